@@ -1,0 +1,140 @@
+"""`headrace measure`: every row of the data, with one more column for each metric."""
+
+from __future__ import annotations
+
+import time as clock
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from rich.table import Table
+
+from headrace import Metrics
+from headrace.cli import screen
+from headrace.cli.options import Debug, InputFormat, QueryFile, Stream
+from headrace.cli.output import Output, clear, find_output, write
+from headrace.cli.progress import spark_progress
+from headrace.cli.query import read_query
+from headrace.cli.reading import PROBLEM, read, with_time
+from headrace.cli.session import spark_session
+from headrace.cli.source import find_source
+from headrace.spark.operator import column
+from headrace.spark.schema import arrow_schema
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run did, for its summary."""
+
+    rows: int
+    rejected: int
+    metrics: list[str]
+    seconds: float
+
+
+def measure(
+    file: QueryFile,
+    input: Annotated[
+        str,
+        typer.Option(
+            "--input", "-i", metavar="DATA", help="A file, a folder of part files, or a pattern: Parquet, CSV or JSON."
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="NAME.parquet or NAME.csv makes one file, any other name a folder of part files.",
+        ),
+    ],
+    time: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the time of an event.")],
+    id: Annotated[str | None, typer.Option(metavar="COLUMN", help="Orders events of equal time.")] = None,
+    arrival: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The order in which events came. Default: their time.")
+    ] = None,
+    stream: Stream = None,
+    time_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="How to read a time that is text ('dd/MM/yyyy HH:mm:ss') or a number (s, ms or us since 1970).",
+        ),
+    ] = None,
+    input_format: InputFormat = None,
+    output_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="parquet or csv, where the name does not say it.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace what is at OUT.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compute the metrics of a text for every row of the data, exactly.
+
+    The result has all columns of the data and one more for each metric.
+    Rows that cannot be measured (no time, or a record that cannot be read)
+    go to [bold]OUT.rejected[/bold] with a reason, and are counted.
+    Times without a zone are UTC.
+
+    [dim]headrace measure rules.sql -i payments.parquet -o scored.parquet --time ts
+    headrace measure rules.sql -i days/ -o scored/ --time ts --id txn --overwrite
+    headrace measure rules.sql -i old.csv -o new.csv --time t --time-format 'dd/MM/yyyy HH:mm'[/dim]
+    """
+    metrics = Metrics(read_query(file), time=time, id=id, arrival=arrival, stream=stream)
+    source = find_source(input, input_format)
+    goal = find_output(output, output_format, overwrite, input)
+    with spark_session("measure") as spark:
+        started = clock.monotonic()
+        with screen.err.status(f"reading {source.path}"):
+            frame = with_time(read(spark, source), time, time_format)
+            metrics.check(frame.drop(PROBLEM))
+        done = _run(metrics, frame, goal, [name for name in (time, arrival) if name is not None], started)
+    _print_summary(done, goal)
+
+
+def _run(metrics: Metrics, frame: DataFrame, goal: Output, needed: list[str], started: float) -> Done:
+    seen = Observation("input")
+    bad = F.col(PROBLEM).isNotNull() | _any_null(needed)
+    observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"), F.count_if(bad).alias("rejected"))
+    measured = metrics.measure(observed.where(~bad).drop(PROBLEM))
+    stages = len(metrics.definition.plan(arrow_schema(frame.drop(PROBLEM))).stages)
+    names = list(metrics.names)
+    # A shuffle ends a stage of Spark's: reading, and then one for each partitioner.
+    with spark_progress(frame.sparkSession.sparkContext, f"measuring {', '.join(names)}", stages=stages + 1):
+        write(measured, goal)
+    rows, rejected = seen.get["rows"], seen.get["rejected"]
+    clear(goal.rejected())
+    if rejected:
+        with spark_progress(frame.sparkSession.sparkContext, f"setting {rejected} rows aside", stages=1):
+            write(_rejected(metrics, frame), goal.rejected())
+    return Done(rows - rejected, rejected, names, clock.monotonic() - started)
+
+
+def _any_null(names: list[str]) -> Column:
+    found = F.lit(False)
+    for name in names:
+        found = found | column(name).isNull()
+    return found
+
+
+def _rejected(metrics: Metrics, frame: DataFrame) -> DataFrame:
+    unreadable = frame.where(F.col(PROBLEM).isNotNull()).withColumn("reason", F.col(PROBLEM)).drop(PROBLEM)
+    without_time = metrics.rejected(frame.where(F.col(PROBLEM).isNull()).drop(PROBLEM))
+    return without_time.unionByName(unreadable)
+
+
+def _print_summary(done: Done, goal: Output) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_row("rows", f"{done.rows:,}")
+    table.add_row("metrics", f"{len(done.metrics)}: {', '.join(done.metrics)}")
+    table.add_row("seconds", f"{done.seconds:.1f}")
+    if done.rejected:
+        table.add_row("rejected", f"[yellow]{done.rejected:,}[/] rows, with reasons in {goal.rejected().path}")
+    else:
+        table.add_row("rejected", "0 rows")
+    table.add_row("written to", goal.path)
+    screen.out.print(table)

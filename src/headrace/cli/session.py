@@ -1,0 +1,79 @@
+"""The Spark session of the command line, and the data in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from headrace.cli import screen
+from headrace.cli.reading import PROBLEM, only_time_column, read
+from headrace.cli.source import find_source
+from headrace.errors import EnvironmentProblem, HeadraceError
+from headrace.spark.session import local_session
+
+_CONF: Final = {
+    # A record with too few or too many fields is only noticed when all its fields are looked at.
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    # Spark's old default (INT96) is unknown to half of the world's readers.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+@contextmanager
+def spark_session(command: str) -> Iterator[SparkSession]:
+    """A local session for one command, stopped at its end. What the JVM prints goes to a file, not to the screen."""
+    with tempfile.NamedTemporaryFile("w+", prefix="headrace-spark-", suffix=".log") as log:
+        spark = _start(command, Path(log.name))
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _start(command: str, log: Path) -> SparkSession:
+    screen_again = os.dup(sys.__stderr__.fileno())
+    try:
+        with os.fdopen(os.dup(screen_again), "w") as stream, Console(file=stream).status("starting Spark"):
+            with _printed_to(log):
+                return local_session(f"headrace {command}", **_CONF)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        said = log.read_text().strip().splitlines()
+        raise EnvironmentProblem(f"Spark does not start: {said[-1] if said else error}") from error
+    finally:
+        os.close(screen_again)
+
+
+@contextmanager
+def _printed_to(log: Path) -> Iterator[None]:
+    """Whatever writes to stdout or stderr inside, and every process started inside for as long as it lives, writes to the file."""
+    kept = {number: os.dup(number) for number in (1, 2)}
+    target = os.open(log, os.O_WRONLY | os.O_APPEND)
+    try:
+        for number in kept:
+            os.dup2(target, number)
+        yield
+    finally:
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(target)
+
+
+@contextmanager
+def data_frame(command: str, path: str, input_format: str | None, time: str | None) -> Iterator[tuple[DataFrame, str]]:
+    """The data at `path`, for a look at its schema, and its time column: `time`, or the only one it can be."""
+    source = find_source(path, input_format)
+    with spark_session(command) as spark:
+        with screen.err.status(f"looking at {path}"):
+            frame = read(spark, source).drop(PROBLEM)
+        yield frame, time if time is not None else only_time_column(frame)

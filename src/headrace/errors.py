@@ -1,0 +1,117 @@
+"""Every exception Headrace raises on purpose.
+
+HeadraceError
+├── QueryError              the metric text is wrong: line, column, caret, hint
+│   ├── ParseError          it does not read as the metric language
+│   └── BindError           it reads, but names or types do not fit the data
+├── DefinitionError         the arguments around the text are wrong (time, id, arrival, stream)
+├── InputError              the data that came in cannot be used (missing file, empty file, format)
+├── MeasureError            something went wrong while measuring
+│   └── MetricOverflow      an exact integer or decimal result does not fit its type
+└── EnvironmentProblem      Java, Python or Spark on this machine cannot run it
+
+Each keeps its fields and can be pickled: errors cross process borders on Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Span:
+    """A place in a text: 1-based line and column, and how many characters it covers."""
+
+    line: int
+    column: int
+    length: int = 1
+
+
+NOWHERE = Span(0, 0, 0)
+
+
+class HeadraceError(Exception):
+    """The root of the tree: catch this to catch everything Headrace raises on purpose."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
+
+
+def _rebuild(kind: type[HeadraceError], args: tuple[object, ...], fields: dict[str, object]) -> HeadraceError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class QueryError(HeadraceError):
+    """The metric text is wrong; the message shows the line and a caret below the place."""
+
+    def __init__(self, problem: str, text: str, at: Span, hint: str | None = None):
+        self.problem = problem
+        self.at = at
+        self.hint = hint
+        self.excerpt = _excerpt(text, at)
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        where = f"line {self.at.line}, column {self.at.column}: " if self.at.line else ""
+        lines = [f"{where}{self.problem}"]
+        if self.excerpt:
+            lines.append(self.excerpt)
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+_EXCERPT_WIDTH = 100
+
+
+def _excerpt(text: str, at: Span) -> str:
+    """The line of the error and a caret below it, cut to a width a terminal can show."""
+    lines = text.split("\n")
+    if not 1 <= at.line <= len(lines):
+        return ""
+    line = lines[at.line - 1].rstrip("\r")
+    start = max(0, at.column - 1 - _EXCERPT_WIDTH // 2)
+    # A tab counts as one column, so it must take one column on the screen as well.
+    shown = line[start : start + _EXCERPT_WIDTH].replace("\t", " ")
+    caret = at.column - 1 - start
+    width = max(1, min(at.length, len(shown) - caret))
+    return f"  {shown}\n  {' ' * caret}{'^' * width}"
+
+
+class ParseError(QueryError):
+    """The text does not read as the metric language."""
+
+
+class BindError(QueryError):
+    """The text reads, but a name or a type does not fit the data."""
+
+
+class DefinitionError(HeadraceError):
+    """The arguments around the text are wrong: time, id, arrival, stream."""
+
+
+class InputError(HeadraceError):
+    """The data that came in cannot be used."""
+
+
+class MeasureError(HeadraceError):
+    """Something went wrong while measuring."""
+
+
+class MetricOverflow(MeasureError):
+    """An exact result does not fit its type. Integers never wrap."""
+
+    def __init__(self, metric: str, type_name: str):
+        self.metric = metric
+        self.type_name = type_name
+        super().__init__(
+            f"metric {metric}: the exact result does not fit {type_name}; cast the argument to a wider type, "
+            f"for example sum(cast(x as decimal(38, 0)))"
+        )
+
+
+class EnvironmentProblem(HeadraceError):
+    """Java, Python or Spark on this machine cannot run Headrace."""

@@ -1,0 +1,95 @@
+"""The contract of an aggregator: one function (`sum`) over one argument, for all groups of one leaf of the plan."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import MetricOverflow
+from headrace.language import BoundMetric
+from headrace.measure.jit import Flags, Ints
+from headrace.measure.keys import BytesIndex
+from headrace.measure.steps import REWIND, Steps
+from headrace.measure.words import Words, from_words, is_wide
+from headrace.model.signature import Signature
+
+
+class Aggregator(ABC):
+    """State of one metric for every group, driven by steps.
+
+    A slot is a group (slot 0 is nobody's). Steps come in the order of arrival; REMOVE always names the oldest event
+    of its slot unless the aggregator says `late_mode = REWIND`, which promises that order does not matter to it.
+    """
+
+    signature: ClassVar[Signature]
+    late_mode: ClassVar[int] = REWIND
+    late_keep: ClassVar[int] = 0
+    """For REPLAY: how many of the newest (or, negative, oldest) events decide the answer; 0 is all of them."""
+
+    def __init__(self, metric: BoundMetric, texts: BytesIndex):
+        self.metric = metric
+        self.type = metric.type
+        self.texts = texts
+        self.slots = 0
+        self.answers = Answers(0, metric.type)
+        self.prepare()
+
+    @classmethod
+    def when_late(cls) -> type[Aggregator]:
+        """The aggregator to use where events may be late."""
+        return cls
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the empty state."""
+
+    @abstractmethod
+    def grow(self, slots: int) -> None:
+        """Have state for slots 0 … slots - 1."""
+
+    @abstractmethod
+    def push(self, steps: Steps, values: Words) -> None:
+        """Replay the steps; `values` holds the argument of the event that each step is about."""
+
+    def begin(self, rows: int, slots: int) -> None:
+        """Start a batch: space for its answers and for its groups."""
+        if slots > self.slots:
+            self.grow(slots)
+            self.slots = slots
+        self.answers = Answers(rows, self.type)
+
+    def finish(self) -> pa.Array:
+        """The answers of the batch, one a row."""
+        return from_words(self.answers.words(), self.type, self.texts)
+
+    def overflow(self) -> MetricOverflow:
+        return MetricOverflow(self.metric.name, str(self.type))
+
+
+class Answers:
+    """Where kernels write: a word (two for wide decimals) and a valid flag a row."""
+
+    def __init__(self, rows: int, type: pa.DataType):
+        self.word: Ints = np.zeros(rows, np.int64)
+        self.high: Ints = np.zeros(rows if is_wide(type) else 0, np.int64)
+        self.valid: Flags = np.zeros(rows, np.uint8)
+
+    def words(self) -> Words:
+        return Words(self.word, self.valid, self.high)
+
+
+def is_number(type: pa.DataType | None) -> bool:
+    return type is not None and bool(
+        pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+    )
+
+
+def needs_number(name: str, type: pa.DataType | None) -> str:
+    return f"{name} needs a number, not {type}"
+
+
+def same_type(type: pa.DataType | None) -> pa.DataType | str:
+    return type if type is not None else "an argument is needed"

@@ -1,0 +1,57 @@
+"""countDistinct(x): how many different values that are not null; NaN is one value, 0.0 and -0.0 are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.measure.aggregator import Aggregator
+from headrace.measure.codes import OrderedCodes
+from headrace.measure.jit import Flags, Ints, grown, kernel
+from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
+from headrace.measure.tally import Tally, lower_count, raise_count
+from headrace.measure.words import Words
+from headrace.model.signature import Signature
+
+
+@kernel
+def _count_distinct(
+    kind: Ints, slot: Ints, row: Ints, code: Ints, valid: Flags, table: Ints, used: Ints, distinct: Ints, out: Ints
+) -> None:
+    for i in range(len(kind)):
+        s = slot[i]
+        if kind[i] == ANSWER:
+            out[row[i]] = distinct[s]
+        elif not valid[i]:
+            continue
+        elif kind[i] == REMOVE:
+            distinct[s] -= lower_count(table, used, s, code[i]) == 1
+        else:
+            distinct[s] += raise_count(table, used, s, code[i]) == 0
+
+
+class CountDistinct(Aggregator):
+    signature = Signature(
+        name="countDistinct",
+        result_type=lambda _: pa.int64(),
+        aliases=("count_distinct",),
+        about="how many different values of x",
+    )
+
+    def prepare(self) -> None:
+        assert self.metric.argument_type is not None
+        self._codes = OrderedCodes(self.metric.argument_type, self.texts)
+        self._tally = Tally()
+        self._distinct: Ints = np.zeros(0, np.int64)
+
+    def grow(self, slots: int) -> None:
+        self._distinct = grown(self._distinct, slots)
+
+    def push(self, steps: Steps, values: Words) -> None:
+        self._tally.reserve(int((steps.kind <= INSERT).sum()))
+        codes = self._codes.encode(values)
+        _count_distinct(
+            steps.kind, steps.slot, steps.row, codes, values.valid,
+            self._tally.table, self._tally.used, self._distinct, self.answers.word,
+        )  # fmt: skip
+        self.answers.valid[:] = 1

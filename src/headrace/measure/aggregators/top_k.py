@@ -1,0 +1,112 @@
+"""topK(x, k): the k most frequent values with their counts, most frequent first, ties by the smaller value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.measure.aggregator import Aggregator
+from headrace.measure.codes import OrderedCodes
+from headrace.measure.jit import Bytes, Flags, Ints, kernel
+from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
+from headrace.measure.tally import Tally, lower_count, raise_count
+from headrace.measure.treap import MAJOR, MINOR, Treaps, erase, first_nodes, insert
+from headrace.measure.words import Words, from_words
+from headrace.model.signature import Parameter, Signature
+
+_LARGEST_K = 1000
+
+
+@kernel
+def _top_k(
+    kind: Ints, slot: Ints, row: Ints, code: Ints, valid: Flags, table: Ints, used: Ints,
+    nodes: Ints, roots: Ints, free: Ints, path: Ints, k: int, by_bytes: bool, offsets: Ints, arena: Bytes,
+    sizes: Ints, values: Ints, counts: Ints, written: int,
+) -> int:  # fmt: skip
+    """Values are kept by (-count, code), so the most frequent come first. Gives how many answers are written."""
+    found = np.zeros(k, np.int64)
+    for i in range(len(kind)):
+        s = slot[i]
+        if kind[i] == ANSWER:
+            size = first_nodes(nodes, roots[s], k, path, found)
+            sizes[row[i]] = size
+            for j in range(size):
+                values[written + j] = nodes[found[j], MINOR]
+                counts[written + j] = -nodes[found[j], MAJOR]
+            written += size
+        elif not valid[i]:
+            continue
+        else:
+            if kind[i] == REMOVE:
+                had = lower_count(table, used, s, code[i])
+                now = had - 1
+            else:
+                had = raise_count(table, used, s, code[i])
+                now = had + 1
+            if had:
+                erase(nodes, roots, free, s, -had, code[i], by_bytes, offsets, arena)
+            if now:
+                insert(nodes, roots, free, path, s, -now, code[i], by_bytes, offsets, arena)
+    return written
+
+
+def _check(k: Parameter) -> str | None:
+    if k == int(k) and 1 <= k <= _LARGEST_K:
+        return None
+    return f"k must be a whole number from 1 to {_LARGEST_K}, not {k}"
+
+
+def _result(type: pa.DataType | None) -> pa.DataType | str:
+    return pa.list_(pa.struct([("value", type), ("count", pa.int64())])) if type is not None else "x is needed"
+
+
+class TopK(Aggregator):
+    signature = Signature(
+        name="topK",
+        result_type=_result,
+        aliases=("top_k",),
+        parameters=("k",),
+        check_parameter=_check,
+        about="the k most frequent values of x with their counts",
+    )
+
+    def prepare(self) -> None:
+        assert self.metric.argument_type is not None
+        self._k = int(self.metric.parameters[0])
+        self._codes = OrderedCodes(self.metric.argument_type, self.texts)
+        self._tally = Tally()
+        self._treaps = Treaps()
+
+    def grow(self, slots: int) -> None:
+        self._treaps.grow(slots)
+
+    def begin(self, rows: int, slots: int) -> None:
+        super().begin(rows, slots)
+        # Only what is written takes memory: the pages of an empty array are not there before.
+        self._values: Ints = np.empty(rows * self._k, np.int64)
+        self._counts: Ints = np.empty(rows * self._k, np.int64)
+        self._written = 0
+
+    def push(self, steps: Steps, values: Words) -> None:
+        adds = int((steps.kind <= INSERT).sum())
+        self._tally.reserve(adds)
+        self._treaps.reserve(adds)
+        treaps, codes = self._treaps, self._codes.encode(values)
+        written = _top_k(
+            steps.kind, steps.slot, steps.row, codes, values.valid, self._tally.table, self._tally.used,
+            treaps.nodes, treaps.roots, treaps.free, treaps.path, self._k,
+            self._codes.by_bytes, self._codes.offsets, self._codes.arena,
+            self.answers.word, self._values, self._counts, self._written,
+        )  # fmt: skip
+        self._written = int(written)
+
+    def finish(self) -> pa.Array:
+        """Rows are answered in order, so the answers follow each other."""
+        offsets = np.zeros(len(self.answers.word) + 1, np.int32)
+        np.cumsum(self.answers.word, out=offsets[1:])
+        codes = self._values[: self._written]
+        words = self._codes.decode(codes, np.ones(len(codes), np.uint8))
+        struct = self.type.value_type
+        values = from_words(words, struct.field(0).type, self.texts)
+        items = pa.StructArray.from_arrays([values, pa.array(self._counts[: self._written])], fields=list(struct))
+        return pa.ListArray.from_arrays(pa.array(offsets), items).cast(self.type)

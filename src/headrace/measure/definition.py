@@ -1,0 +1,105 @@
+"""A set of metrics and the columns that give their events time, identity and order."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.errors import DefinitionError
+from headrace.language import BoundMetric, Statement, bind, default_name, find_function, parse
+from headrace.language.nodes import Item
+from headrace.measure.explain import explain_plan
+from headrace.measure.functions import FUNCTIONS
+from headrace.measure.plan import Plan, make_plan
+
+
+@dataclass(frozen=True)
+class Definition:
+    """`text` in the metric language over one stream; `time`, `id` and `arrival` name columns.
+
+    Arrival order is the order of `arrival`, then `time`, then `id`, then of all columns the metrics read:
+    the answers depend on the data alone.
+    """
+
+    text: str
+    time: str
+    id: str | None = None
+    arrival: str | None = None
+    stream: str | None = None
+    statements: tuple[Statement, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise DefinitionError(f"the metrics must be a text, not {type(self.text).__name__}")
+        if not self.time or not isinstance(self.time, str):
+            raise DefinitionError("time= must name the column that holds the time of an event")
+        object.__setattr__(self, "statements", self._of_one_stream(parse(self.text)))
+
+    def _of_one_stream(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        streams = list(dict.fromkeys(statement.stream for statement in statements))
+        if self.stream is None:
+            if len(streams) > 1:
+                raise DefinitionError(
+                    f"the text has metrics over {len(streams)} streams ({', '.join(streams)}), a DataFrame is one: "
+                    f'choose it with stream="{streams[0]}"'
+                )
+            return statements
+        if self.stream not in streams:
+            raise DefinitionError(f"no metric is over stream {self.stream}; the text has {', '.join(streams)}")
+        return tuple(statement for statement in statements if statement.stream == self.stream)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics, in the order of the text."""
+        return tuple(metric.name for metric in sketch(self.statements, self.text))
+
+    def bind(self, schema: pa.Schema) -> tuple[BoundMetric, ...]:
+        """Check every name and type against the data's schema."""
+        self._check_columns(schema)
+        return bind(self.statements, self.text, schema, FUNCTIONS, self.time)
+
+    def plan(self, schema: pa.Schema) -> Plan:
+        return make_plan(self.bind(schema))
+
+    def explain(self, schema: pa.Schema | None = None) -> str:
+        """The plan as a tree; with a schema, checked against it and with types."""
+        if schema is not None:
+            return explain_plan(self.plan(schema), self.time, self.id, self.arrival, typed=True)
+        return explain_plan(make_plan(sketch(self.statements, self.text)), self.time, self.id, self.arrival, typed=False)
+
+    def _check_columns(self, schema: pa.Schema) -> None:
+        for role, name in (("time", self.time), ("id", self.id), ("arrival", self.arrival)):
+            if name is not None and name not in schema.names:
+                close = difflib.get_close_matches(name, schema.names, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(schema.names[:20])}"
+                raise DefinitionError(f"{role} column {name} is not in the data{hint}")
+        type = schema.field(self.time).type
+        if not (pa.types.is_timestamp(type) or pa.types.is_date(type)):
+            raise DefinitionError(
+                f"time column {self.time} is {type}, not a time; convert it first, for example with "
+                f"to_timestamp({self.time}) for text, timestamp_millis({self.time}) for epoch milliseconds"
+            )
+        for role, name in (("id", self.id), ("arrival", self.arrival)):
+            if name is not None and pa.types.is_nested(schema.field(name).type):
+                raise DefinitionError(f"{role} column {name} is {schema.field(name).type}, which has no order")
+
+
+def sketch(statements: tuple[Statement, ...], text: str) -> tuple[BoundMetric, ...]:
+    """Metrics without types: what can be said of a text before there is data."""
+    return tuple(_sketch_item(item, statement, text) for statement in statements for item in statement.items)
+
+
+def _sketch_item(item: Item, statement: Statement, text: str) -> BoundMetric:
+    return BoundMetric(
+        name=item.name or default_name(item, statement),
+        function=find_function(item, FUNCTIONS, text),
+        argument=item.args[0] if item.args else None,
+        argument_type=pa.null() if item.args else None,
+        parameters=tuple(getattr(arg, "value", arg) for arg in item.args[1:]),
+        where=statement.where,
+        group_by=tuple(column.name for column in statement.group_by),
+        window=statement.window,
+        type=pa.null(),
+    )

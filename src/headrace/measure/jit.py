@@ -1,0 +1,35 @@
+"""The one way Headrace compiles a hot loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.uint8]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile on first use and keep the machine code on disk, so that a new Spark worker only loads it.
+
+    Kernels take int64 and uint8 arrays only: one signature each, hence one compilation each.
+    """
+    compiled: F = numba.njit(cache=True, nogil=True)(function)
+    return compiled
+
+
+def grown(array: npt.NDArray[Any], size: int, fill: int = 0) -> npt.NDArray[Any]:
+    """The array, or a copy at least `size` long along its first axis, doubling so that growth is amortised."""
+    have = len(array)
+    if size <= have:
+        return array
+    bigger = np.full((max(size, 2 * have, 64), *array.shape[1:]), fill, dtype=array.dtype)
+    bigger[:have] = array
+    return bigger

@@ -1,0 +1,195 @@
+"""One leaf of the plan at work: a window moves over the reservoir, and its aggregators replay the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.language.nodes import Infinite, Sliding, Tumbling
+from headrace.measure.aggregator import Aggregator
+from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder
+from headrace.measure.jit import Ints
+from headrace.measure.plan import Leaf
+from headrace.measure.replay import replay
+from headrace.measure.reservoir import EventReservoir, Position
+from headrace.measure.steps import (
+    COUNTED,
+    HISTORY_FROM,
+    HISTORY_TO,
+    INFINITE,
+    NEVER,
+    NUMBER,
+    REWIND,
+    SLIDING,
+    SLOT,
+    TIME,
+    TUMBLING,
+    tail_edge,
+    write_steps,
+)
+
+SLICE_EVENTS = 1 << 16
+_STEP_ROOM = 1 << 17
+_INCOMING_ROWS = 5
+
+
+@dataclass
+class Batch:
+    """The rows being answered: their events in the order of arrival, and where the late ones are."""
+
+    events: Ints
+    first_number: int
+    late: Ints
+    """Indices of the rows that are late."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.events.shape[1])
+
+
+@dataclass
+class Stretch:
+    """A stretch of the reservoir that an iterator reads, in pieces."""
+
+    reservoir: EventReservoir
+    leaf: WindowLeaf
+    at: Position
+    up_to: int
+
+    def __post_init__(self) -> None:
+        self.advance()
+
+    def advance(self) -> None:
+        self.events, self.at, self.ends = self.reservoir.slice(self.at, self.up_to, SLICE_EVENTS)
+        self.matrix = self.leaf.view(self.events)
+        self.read = 0
+
+    @property
+    def used_up(self) -> bool:
+        return self.read == self.matrix.shape[1] and not self.ends
+
+
+class WindowLeaf:
+    """A time window with the aggregators below it, which all treat late events in the same way."""
+
+    def __init__(self, leaf: Leaf, aggregators: list[Aggregator], encoder: EventEncoder):
+        self._leaf = leaf
+        self._encoder = encoder
+        self.aggregators = aggregators
+        self._slot_row = encoder.slot_row(leaf.group_by)
+        self._window = _window_of(leaf, aggregators[0])
+        self._newest = NEVER
+        self._steps: Ints = np.zeros((4, _STEP_ROOM), np.int64)
+
+    # ------------------------------------------------------------------ edges
+
+    def _head_edge(self, t: int) -> int:
+        return t - int(self._window[2]) if t != NEVER else NEVER
+
+    def _tail_edge(self, t: int) -> int:
+        return int(tail_edge(t, self._window[0], self._window[1], self._window[2]))
+
+    @property
+    def needed_after(self) -> int:
+        """Events up to this time will not be read again, unless late events come."""
+        return self._head_edge(self._newest) if self._window[0] == INFINITE else self._tail_edge(self._newest)
+
+    # ------------------------------------------------------------------- push
+
+    def push(self, batch: Batch, reservoir: EventReservoir) -> None:
+        """Answer the rows of the batch; the reservoir holds their events already."""
+        slots = self._encoder.groupings[self._leaf.group_by].slots
+        for aggregator in self.aggregators:
+            aggregator.begin(batch.rows, slots)
+        rows = self._incoming(batch)
+        history = self._late_history(batch, reservoir, rows)
+        last = max(self._newest, int(rows[TIME].max()))
+        # At the very newest time the head has passed only what had arrived; with a delay, or at the tail, all of it.
+        undelayed = self._window[2] == 0
+        head_at = reservoir.after(self._head_edge(self._newest), batch.first_number if undelayed else None)
+        head = Stretch(reservoir, self, head_at, self._head_edge(last))
+        tail = Stretch(reservoir, self, reservoir.after(self._tail_edge(self._newest)), self._tail_edge(last))
+        self._write_and_replay(rows, batch.first_number, head, tail, history)
+
+    def _write_and_replay(self, rows: Ints, first_number: int, head: Stretch, tail: Stretch, history: Ints) -> None:
+        row, late = 0, self.view(history)
+        while row < rows.shape[1]:
+            written, row, self._newest, head.read, tail.read = write_steps(
+                rows, first_number, row, self._newest, self._window,
+                head.matrix, head.read, head.ends, tail.matrix, tail.read, tail.ends, late, self._steps,
+            )  # fmt: skip
+            replay(self._steps[:, :written], (head.events, tail.events, history), self.aggregators, self._encoder)
+            if row == rows.shape[1]:
+                return
+            if head.used_up:
+                head.advance()
+            elif tail.used_up:
+                tail.advance()
+            elif not written:
+                self._steps = np.zeros((4, 2 * self._steps.shape[1]), np.int64)
+
+    def view(self, events: Ints) -> Ints:
+        """What the window needs to know of events: time, number, slot, whether they count."""
+        matrix = np.empty((4, events.shape[1]), np.int64)
+        matrix[TIME] = events[TIME_ROW]
+        matrix[NUMBER] = events[NUMBER_ROW]
+        matrix[SLOT] = events[self._slot_row]
+        matrix[COUNTED] = self._encoder.counted(events, self._leaf.where)
+        return matrix
+
+    def _incoming(self, batch: Batch) -> Ints:
+        rows = np.zeros((_INCOMING_ROWS, batch.rows), np.int64)
+        rows[TIME] = batch.events[TIME_ROW]
+        rows[SLOT] = batch.events[self._slot_row]
+        return rows
+
+    # ------------------------------------------------------------------- late
+
+    def _late_history(self, batch: Batch, reservoir: EventReservoir, rows: Ints) -> Ints:
+        """The events that late rows need: those of their groups, together by group, each in the order of time.
+
+        Fills in where in it each late row finds its group.
+        """
+        if not len(batch.late):
+            return np.zeros((self._encoder.rows, 0), np.int64)
+        late_slots = np.unique(rows[SLOT, batch.late])
+        wanted = np.zeros(int(rows[SLOT].max()) + 1, np.bool_)
+        wanted[late_slots] = True
+        pieces = [np.zeros((self._encoder.rows, 0), np.int64)]
+        for after, up_to in self._late_ranges(batch, rows):
+            for events in reservoir.between(after, up_to):
+                slots = events[self._slot_row]
+                known = slots < len(wanted)
+                pieces.append(events[:, known & wanted[np.where(known, slots, 0)]])
+        history = np.concatenate(pieces, axis=1)
+        history = np.ascontiguousarray(history[:, np.argsort(history[self._slot_row], kind="stable")])
+        rows[HISTORY_FROM] = np.searchsorted(history[self._slot_row], rows[SLOT], side="left")
+        rows[HISTORY_TO] = np.searchsorted(history[self._slot_row], rows[SLOT], side="right")
+        return history
+
+    def _late_ranges(self, batch: Batch, rows: Ints) -> list[tuple[int, int]]:
+        """Stretches of time, in order and apart: to rewind needs both edges only, to replay all between them."""
+        earliest = int(rows[TIME, batch.late].min())
+        last = max(self._newest, int(rows[TIME].max()))
+        own_tail, own_head = self._tail_edge(earliest), self._head_edge(earliest) - 1
+        now_tail, now_head = self._tail_edge(last), self._head_edge(last)
+        if self._window[3] == REWIND and self._window[0] == INFINITE:
+            return [(own_head, now_head)]
+        if self._window[3] == REWIND and now_tail < own_head:
+            return [(own_tail, now_tail), (own_head, now_head)]
+        return [(own_tail, now_head)]
+
+
+def _window_of(leaf: Leaf, aggregator: Aggregator) -> Ints:
+    """The window as the kernel takes it: kind, width, delay, late mode, keep."""
+    window = leaf.window
+    late = (aggregator.late_mode, aggregator.late_keep)
+    match window:
+        case Sliding():
+            return np.array([SLIDING, window.width, window.delay, *late], np.int64)
+        case Tumbling():
+            return np.array([TUMBLING, window.width, window.delay, *late], np.int64)
+        case Infinite():
+            return np.array([INFINITE, 0, window.delay, *late], np.int64)
+    raise AssertionError(f"{window} is not a window of time")

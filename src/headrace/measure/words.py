@@ -1,0 +1,181 @@
+"""Columns as 64-bit words: the one form in which values meet the kernels.
+
+| Arrow type | word | high |
+|---|---|---|
+| bool, integers, date, timestamp | the number (dates in days, timestamps in microseconds) | |
+| float, double | the bits of the double | |
+| decimal(p ≤ 18) | the unscaled number | |
+| decimal(p > 18) | the low half of the unscaled number | the high half |
+| string, binary | the code of the string in a `BytesIndex` | |
+
+A null has valid = 0 and word = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.measure.jit import Bytes, Flags, Ints
+from headrace.measure.keys import BytesIndex
+
+_NO_WORDS: Ints = np.zeros(0, np.int64)
+_SMALL_DECIMAL = 18
+
+
+@dataclass(frozen=True)
+class Words:
+    """A column: `word` and `valid` always, `high` for wide decimals (else empty)."""
+
+    word: Ints
+    valid: Flags
+    high: Ints = field(default_factory=lambda: _NO_WORDS)
+
+    def take(self, index: Ints) -> Words:
+        high = self.high[index] if len(self.high) else self.high
+        return Words(self.word[index], self.valid[index], high)
+
+
+def is_text(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type)
+        or pa.types.is_large_string(type)
+        or pa.types.is_binary(type)
+        or pa.types.is_large_binary(type)
+    )
+
+
+def is_wide(type: pa.DataType) -> bool:
+    """True for decimals that need two words."""
+    return bool(pa.types.is_decimal(type)) and type.precision > _SMALL_DECIMAL
+
+
+def is_float(type: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(type))
+
+
+def to_words(column: pa.Array, texts: BytesIndex) -> Words:
+    """The column as words; strings are interned in `texts`."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    valid = _validity(column)
+    type = column.type
+    if pa.types.is_dictionary(type):
+        column = column.cast(type.value_type)
+        type = column.type
+    if is_text(type):
+        return Words(_text_codes(column, texts), valid)
+    if pa.types.is_decimal(type):
+        return _decimal_words(column, valid)
+    return Words(_plain_words(column), valid)
+
+
+def _validity(column: pa.Array) -> Flags:
+    if column.null_count == 0:
+        return np.ones(len(column), np.uint8)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False)).astype(np.uint8)
+
+
+def _plain_words(column: pa.Array) -> Ints:
+    type = column.type
+    if column.null_count:
+        column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(_number_type(type)).cast(type))
+    if is_float(type):
+        doubles = column.to_numpy(zero_copy_only=False).astype(np.float64)
+        return doubles.view(np.int64)
+    if pa.types.is_boolean(type):
+        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
+    if pa.types.is_timestamp(type):
+        column = column.cast(pa.timestamp("us", type.tz), safe=False).view(pa.int64())
+    elif pa.types.is_date(type):
+        column = column.cast(pa.date32()).view(pa.int32())
+    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _number_type(type: pa.DataType) -> pa.DataType:
+    """A number type that casts to `type`: a zero of any type goes through it."""
+    if pa.types.is_date32(type):
+        return pa.int32()
+    return pa.int64()
+
+
+def _decimal_words(column: pa.Array, valid: Flags) -> Words:
+    column = column.cast(pa.decimal128(column.type.precision, column.type.scale))
+    raw = column.buffers()[1]
+    halves = np.frombuffer(raw, np.int64)[2 * column.offset : 2 * (column.offset + len(column))]
+    keep = valid.astype(bool)
+    low = np.where(keep, halves[0::2], 0)
+    if not is_wide(column.type):
+        return Words(low, valid)
+    return Words(low, valid, np.where(keep, halves[1::2], 0))
+
+
+def _text_codes(column: pa.Array, texts: BytesIndex) -> Ints:
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    _, offsets_buffer, data_buffer = column.buffers()
+    if len(column) == 0 or offsets_buffer is None:
+        return np.zeros(len(column), np.int64)
+    offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
+    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    data: Bytes = np.frombuffer(data_buffer if data_buffer is not None else b"", np.uint8)
+    if column.null_count:
+        keep = column.is_valid().to_numpy(zero_copy_only=False)
+        codes = np.zeros(len(column), np.int64)
+        codes[keep] = texts.intern(offsets[:-1][keep], offsets[1:][keep], data)
+        return codes
+    return texts.intern(offsets[:-1], offsets[1:], data)
+
+
+def from_words(words: Words, type: pa.DataType, texts: BytesIndex) -> pa.Array:
+    """The inverse of `to_words`, for every type it takes."""
+    nulls = None if words.valid.all() else words.valid == 0
+    if is_text(type):
+        return _texts_of(words, type, texts)
+    if pa.types.is_decimal(type):
+        return _decimals_of(words, type)
+    if is_float(type):
+        return pa.array(words.word.view(np.float64), mask=nulls).cast(type)
+    if pa.types.is_boolean(type):
+        return pa.array(words.word != 0, mask=nulls)
+    numbers = pa.array(words.word, pa.int64(), mask=nulls)
+    if pa.types.is_timestamp(type):
+        return numbers.view(pa.timestamp("us", type.tz)).cast(type)
+    if pa.types.is_date(type):
+        return numbers.cast(pa.int32()).view(pa.date32()).cast(type)
+    return numbers.cast(type)
+
+
+def _texts_of(words: Words, type: pa.DataType, texts: BytesIndex) -> pa.Array:
+    """Only the strings that occur are copied out of the arena."""
+    codes = np.where(words.valid != 0, words.word, -1)
+    present, position = np.unique(codes, return_inverse=True)
+    strings = [bytes(texts.arena[texts.offsets[c] : texts.offsets[c + 1]]) if c >= 0 else None for c in present]
+    values = pa.array(strings, pa.binary()).cast(type)
+    return values.take(pa.array(position.reshape(-1)))
+
+
+def _decimals_of(words: Words, type: pa.DataType) -> pa.Array:
+    halves = np.empty((len(words.word), 2), np.int64)
+    halves[:, 0] = words.word
+    halves[:, 1] = words.high if len(words.high) else words.word >> 63
+    bitmap = pa.array(words.valid != 0).buffers()[1]
+    return pa.Array.from_buffers(type, len(words.word), [bitmap, pa.py_buffer(halves)])
+
+
+_TOP = np.int64(0x7FFFFFFFFFFFFFFF)
+_NAN_CODE = np.int64(0x7FF8000000000000)
+
+
+def order_codes(bits: Ints) -> Ints:
+    """Bits of doubles as integers in the same order: -0.0 equals 0.0, NaN equals NaN and is largest (as in Spark)."""
+    doubles = bits.view(np.float64)
+    clean = np.where(np.isnan(doubles), _NAN_CODE, np.where(doubles == 0.0, 0, bits))
+    return clean ^ ((clean >> 63) & _TOP)
+
+
+def order_codes_back(codes: Ints) -> Ints:
+    """The inverse of `order_codes`."""
+    return codes ^ ((codes >> 63) & _TOP)

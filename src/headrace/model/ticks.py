@@ -1,0 +1,34 @@
+"""Time in Headrace: whole microseconds, the resolution of a Spark timestamp."""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+Tick = NewType("Tick", int)
+"""A moment: microseconds since the Unix epoch."""
+
+Ticks = NewType("Ticks", int)
+"""A length of time in microseconds."""
+
+MICROSECOND: Final = Ticks(1)
+MILLISECOND: Final = Ticks(1_000)
+SECOND: Final = Ticks(1_000_000)
+MINUTE: Final = Ticks(60 * SECOND)
+HOUR: Final = Ticks(60 * MINUTE)
+DAY: Final = Ticks(24 * HOUR)
+WEEK: Final = Ticks(7 * DAY)
+
+_UNITS: Final = (("w", WEEK), ("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND), ("us", MICROSECOND))
+
+
+def format_ticks(length: Ticks) -> str:
+    """A length of time as people write it: 5m, 1h30m, 7d. Exact, and read back by the language."""
+    if length == 0:
+        return "0s"
+    parts, rest = [], int(length)
+    for unit, size in _UNITS:
+        # A week is shown as days: people compare 7d with 30d, not 1w with 30d.
+        if unit != "w" and rest >= size:
+            parts.append(f"{rest // size}{unit}")
+            rest %= size
+    return "".join(parts)

@@ -1,0 +1,88 @@
+"""`hr.Metrics`: exact metrics over real sliding windows, as columns of a DataFrame."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headrace.errors import DefinitionError
+from headrace.language import BoundMetric
+from headrace.measure.definition import Definition
+from headrace.measure.reservoir import MEMORY_BYTES
+from headrace.spark.operator import StageOperator, column
+from headrace.spark.schema import arrow_schema
+
+
+class Metrics:
+    """A set of metrics over one stream of events.
+
+    `text`         statements of the metric language, separated by semicolons
+    `time`         the column with the time of an event (timestamp or date)
+    `id`           a column that tells events of the same time apart
+    `arrival`      a column with the order in which events really came (an offset, a sequence);
+                   without it they are taken to have come in the order of (time, id)
+    `stream`       which stream of the text is meant, if it names several
+    `parallelism`  partitions of each stage; Spark's own choice if not given
+    `memory_bytes` how much of its window a Python worker keeps in memory; the rest goes to disk
+
+    >>> metrics = Metrics("SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes", time="ts")
+    >>> metrics.names
+    ('n',)
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        time: str,
+        id: str | None = None,
+        arrival: str | None = None,
+        stream: str | None = None,
+        parallelism: int | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ):
+        if parallelism is not None and parallelism < 1:
+            raise DefinitionError(f"parallelism must be at least 1, not {parallelism}")
+        self.definition = Definition(text, time, id, arrival, stream)
+        self._parallelism = parallelism
+        self._memory_bytes = memory_bytes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that `measure` adds, in order."""
+        return self.definition.names
+
+    def measure(self, df: DataFrame) -> DataFrame:
+        """Every row and column of `df`, and one more column for each metric.
+
+        Rows whose time (or arrival) is null have null metrics and count nowhere; `rejected` lists them.
+        """
+        if df.isStreaming:
+            raise DefinitionError("measure takes a batch DataFrame so far, not a streaming one")
+        plan = self.definition.plan(arrow_schema(df))
+        columns = [column(name) for name in df.columns]
+        for stage in plan.stages:
+            df = StageOperator(self.definition, stage, self._parallelism, self._memory_bytes)(df)
+        return df.select(*columns, *[column(name) for name in plan.names])
+
+    def rejected(self, df: DataFrame) -> DataFrame:
+        """The rows of `df` that cannot be measured, with the `reason` in a column."""
+        self.check(df)
+        reasons = F.when(column(self.definition.time).isNull(), F.lit(f"{self.definition.time} is null"))
+        if self.definition.arrival is not None:
+            arrival = self.definition.arrival
+            reasons = reasons.when(column(arrival).isNull(), F.lit(f"{arrival} is null"))
+        return df.withColumn("reason", reasons).where(F.col("reason").isNotNull())
+
+    def check(self, schema: DataFrame | StructType | pa.Schema) -> tuple[BoundMetric, ...]:
+        """Check names and types against a schema; gives the metrics with the types of their answers."""
+        return self.definition.bind(arrow_schema(schema))
+
+    def explain(self, schema: DataFrame | StructType | pa.Schema | None = None) -> str:
+        """The plan as a tree: stages, windows, filters, groups, metrics, and what they share."""
+        return self.definition.explain(None if schema is None else arrow_schema(schema))
+
+    def __repr__(self) -> str:
+        return f"Metrics({', '.join(self.names)}; time={self.definition.time})"

@@ -1,0 +1,155 @@
+"""The contracts: what every aggregation and every definition must pass, whoever wrote it.
+
+```python
+@pytest.mark.parametrize("function", [signature.name for signature in FUNCTIONS])
+def test_contract(function):
+    check_aggregation(function)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from headrace.errors import MetricOverflow
+from headrace.measure.definition import Definition
+from headrace.measure.functions import FUNCTIONS
+from headrace.measure.run import measure_table
+from headrace.model.signature import Signature
+from headrace.testing.compare import assert_same_answers
+from headrace.testing.definitions import canonical, result_type
+from headrace.testing.oracle import Oracle
+from headrace.testing.scenarios import Scenario, near_the_limits, scenario
+from headrace.testing.texts import FOR_NUMBERS
+from headrace.testing.values import KINDS, WINDOWS, Kind
+
+PARAMETERS = {"percentile": ("0", "0.37", "1"), "topK": ("1", "3")}
+"""What to put after the argument, for functions that take a constant."""
+
+
+def check_aggregation(function: str) -> None:
+    """The contract of an aggregation; raises AssertionError with the event and its window where it is broken.
+
+    For every type of argument and every kind of window the answer to every event equals a recomputation by the
+    definition: with removals, ties, nulls, NaN, infinities, negative zero, decimals, integers near overflow, texts,
+    moments, empty groups and windows, in order of time and with late arrivals, cut into frames anywhere. A result that
+    does not fit its type raises MetricOverflow, and one that fits does not, whatever was added and removed on the way.
+    The signature says which types the function takes, and refuses the others with a sentence.
+    """
+    signature = next((known for known in FUNCTIONS if known.name == function), None)
+    assert signature is not None, f"{function} is not in FUNCTIONS"
+    check_signature(signature)
+    for kind in kinds_for(function):
+        check_answers(function, kind)
+    if 0 in signature.arguments:
+        check_star(function)
+    check_limits(function)
+
+
+def check_signature(signature: Signature) -> None:
+    """The types in the signature are those of the documentation; other arguments get a sentence, not an exception."""
+    assert signature.about, f"{signature.name}: say in `about` what it does"
+    taken = kinds_for(signature.name)
+    for kind in KINDS:
+        answer = signature.result_type(kind.type)
+        if kind in taken:
+            expected = result_type(signature.name, kind.type)
+            assert answer == expected, f"{signature.name}({kind.type}) is {answer}, not {expected}"
+        else:
+            assert isinstance(answer, str), f"{signature.name} must refuse {kind.type}, not answer {answer}"
+    assert all(canonical(alias) == signature.name for alias in signature.aliases)
+
+
+def check_answers(function: str, kind: Kind) -> None:
+    """Every window kind, filtered and not, in order of time and of late arrival: equal to the definition."""
+    for call in calls(function, "x"):
+        for case in (scenario(kind, seed=1), scenario(kind, seed=2, arrival="arrival")):
+            check_scenario(_text(call), case, frames=(None, [1] * case.table.num_rows, [7, 0, 13]))
+
+
+def check_star(function: str) -> None:
+    """The form without an argument, `count(*)`."""
+    case = scenario(KINDS[0], seed=3, arrival="arrival")
+    check_scenario(_text(f"{function}(*)"), case, frames=(None, [1] * case.table.num_rows))
+
+
+def check_limits(function: str) -> None:
+    """Values at the end of the range: the answer where it fits, MetricOverflow where it does not, never a wrap."""
+    for case in near_the_limits():
+        for call in calls(function, "x"):
+            for window in ("sliding 2s", "infinite", "tumbling 3s delayed by 1s"):
+                check_scenario(f"SELECT {call} AS m FROM events OVER {window}", case, frames=(None, [1, 1]))
+
+
+def check_scenario(text: str, case: Scenario, frames: Sequence[Sequence[int] | None] = (None,)) -> None:
+    """`measure_table` and the oracle agree on a scenario, in answers or in MetricOverflow, for each cut into frames."""
+    oracle = Oracle(text, case.table, time=case.time, id=case.id, arrival=case.arrival)
+    definition = Definition(text, time=case.time, id=case.id, arrival=case.arrival)
+    expected = outcome(oracle.table)
+    for sizes in frames:
+        actual = outcome(lambda sizes=sizes: measure_table(definition, case.table, sizes))  # type: ignore[misc]
+        assert_same_outcome(actual, expected, oracle, f"{text}\n  frames {sizes}, arrival {case.arrival}")
+
+
+def check_frame_independence(definition: Definition, table: pa.Table) -> None:
+    """However the rows are cut into frames, the answers are those of one frame: the cut is not in the data."""
+    whole = outcome(lambda: measure_table(definition, table))
+    for sizes in cuts(table.num_rows):
+        actual = outcome(lambda sizes=sizes: measure_table(definition, table, sizes))  # type: ignore[misc]
+        assert_same_outcome(actual, whole, None, f"{definition.text}\n  frames {sizes}")
+
+
+def cuts(rows: int) -> Iterator[list[int]]:
+    """Every cut into two, row by row, in pieces of three, and with empty pieces."""
+    yield from ([first] for first in range(rows))
+    yield [1] * rows
+    yield [3] * (rows // 3)
+    yield [0, rows // 2, 0, 0, 1]
+
+
+def kinds_for(function: str) -> tuple[Kind, ...]:
+    """The types of argument that a function takes."""
+    return tuple(kind for kind in KINDS if kind.number) if function in FOR_NUMBERS else KINDS
+
+
+def calls(function: str, argument: str) -> list[str]:
+    """The function's calls to try: one, or one for each constant that goes after the argument."""
+    constants = PARAMETERS.get(function)
+    return (
+        [f"{function}({argument}, {constant})" for constant in constants] if constants else [f"{function}({argument})"]
+    )
+
+
+Outcome = pa.Table | type[MetricOverflow]
+
+
+def outcome(run: Callable[[], pa.Table]) -> Outcome:
+    """The table, or MetricOverflow where that was raised."""
+    try:
+        return run()
+    except MetricOverflow:
+        return MetricOverflow
+
+
+def assert_same_outcome(actual: Outcome, expected: Outcome, oracle: Oracle | None, about: str) -> None:
+    """Both overflow, or both have the same answers (to the bit, or within the oracle's ulps)."""
+    if isinstance(actual, type) or isinstance(expected, type):
+        shown = [side.__name__ if isinstance(side, type) else "answers" for side in (actual, expected)]
+        assert actual is expected, f"{about}\n  {shown[0]}, expected {shown[1]}"
+        return
+    try:
+        ulps, inputs = (oracle.ulps(), oracle.inputs) if oracle is not None else (0, None)
+        assert_same_answers(actual, expected, ulps=ulps, inputs=inputs)
+    except AssertionError as error:
+        raise AssertionError(f"{about}\n  {error}") from None
+
+
+def _text(call: str) -> str:
+    """The call over every window: by group, and filtered."""
+    statements = []
+    for n, window in enumerate(WINDOWS):
+        statements.append(f"SELECT {call} AS plain{n} FROM events GROUP BY key OVER {window}")
+        statements.append(f"SELECT {call} AS filtered{n} FROM events WHERE ok GROUP BY key OVER {window}")
+    return ";\n".join(statements)
