@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
@@ -34,16 +35,17 @@ for command in (demo, check, explain, measure):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        screen.out.print(
-            f"headrace {__version__} (pyspark {version('pyspark')}, Python {sys.version.split()[0]})"
-        )
+        screen.out.print(f"headrace {__version__} (pyspark {version('pyspark')}, Python {sys.version.split()[0]})")
         raise typer.Exit
 
 
 @app.callback()
 def headrace(
     version: Annotated[
-        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the versions and leave.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_print_version, is_eager=True, help="Print the versions and leave."
+        ),
     ] = False,
 ) -> None:
     """Exact streaming metrics on Apache Spark: real sliding windows, an answer for every event."""
@@ -53,6 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every exception becomes a message on stderr."""
     # --debug is understood anywhere on the line, so that it can simply be added at the end.
     debug = "--debug" in arguments
+    if not debug:
+        # Hints of libraries to programmers; a person at a terminal can do nothing about them.
+        warnings.simplefilter("ignore")
     try:
         app([argument for argument in arguments if argument != "--debug"], prog_name="headrace")
     except SystemExit as leaving:

@@ -41,7 +41,7 @@ def check(
     echo "SELECT count(*) FROM payments OVER sliding 5 minutes" | headrace check -[/dim]
     """
     text = read_query(file)
-    metrics = sketch(tuple(s for s in parse(text) if stream in (None, s.stream)))
+    metrics = sketch(tuple(s for s in parse(text) if stream in (None, s.stream)), text)
     types = [""] * len(metrics) if schema_from is None else _types(text, schema_from, input_format, time, stream)
     screen.out.print(_table(metrics, types))
     fits = f" and fits {schema_from}" if schema_from is not None else ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Final
 
 import pyarrow.parquet as pq
@@ -41,7 +44,9 @@ def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the data and the picture go.")
     ] = _FOLDER,
-    payments: Annotated[int, typer.Option(min=1_000, max=20_000_000, metavar="N", help="How many payments the day has.")] = 200_000,
+    payments: Annotated[
+        int, typer.Option(min=1_000, max=20_000_000, metavar="N", help="How many payments the day has.")
+    ] = 200_000,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Another number, another day.")] = 2026,
     plot: Annotated[
         Path | None, typer.Option(metavar="PNG", help="Where the picture goes. Default: demo.png in the folder.")
@@ -118,63 +123,72 @@ def _draw(verdicts: Sequence[Verdict], picture: Path) -> None:
 
 def _tell(verdicts: Sequence[Verdict]) -> None:
     _headline(4, "The rule: more than 4 payments of a card within 5 minutes → block")
-    screen.out.print(Padding(_score_table(verdicts), (1, 0, 1, 5)))
+    screen.out.print(Padding(_score_table(verdicts), (0, 0, 0, 3)))
     missed = [verdict for verdict in verdicts if not verdict.caught_by_hopping]
     listed = missed[:_LISTED]
     _say(f"[bold]The fraud that hopping windows miss[/] [dim]({len(listed)} of {len(missed)}, times in UTC)[/]")
-    screen.out.print(Padding(_missed_table(listed), (0, 0, 1, 5)))
+    screen.out.print(Padding(_missed_table(listed), (0, 0, 0, 3)))
     loss = sum(verdict.burst.purchase_cents for verdict in missed) / 100
     _say(
         "Each of these cards paid five times within five minutes, but no window that starts on a full minute held all "
-        f"five, and the thieves went on to buy for [bold red]{loss:,.2f}[/]. "
+        f"five, and the thieves went on to buy for [bold red]€{loss:,.2f}[/]. "
         "The sliding window saw every one of them, at the fifth payment."
     )
 
 
 def _score_table(verdicts: Sequence[Verdict]) -> Table:
-    table = Table("card testing", "", box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("stolen cards", "sliding window", "hopping window"):
+    table = _plain_table("card testing", "")
+    for title in ("sliding catches", "hopping catches"):
         table.add_column(title, justify="right")
     for kind, about in (*KINDS.items(), ("", "all")):
         of_kind = [v for v in verdicts if kind in ("", v.burst.kind)]
         sliding = sum(v.caught_by_sliding for v in of_kind)
         hopping = sum(v.caught_by_hopping for v in of_kind)
         style = "bold" if not kind else None
-        table.add_row(kind, about, str(len(of_kind)), _score(sliding, of_kind), _score(hopping, of_kind), style=style)
+        table.add_row(kind, about, _score(sliding, of_kind), _score(hopping, of_kind), style=style)
     return table
 
 
+def _plain_table(*titles: str) -> Table:
+    """Narrow enough for a screen of 80 columns."""
+    return Table(*titles, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
 def _score(caught: int, of: Sequence[Verdict]) -> Text:
-    missed = len(of) - caught
-    return Text(f"{caught} caught", "green") if not missed else Text(f"{caught} caught, {missed} missed", "red")
+    return Text(f"{caught} of {len(of)}", "green" if caught == len(of) else "red")
 
 
 def _missed_table(missed: Sequence[Verdict]) -> Table:
-    table = Table("card", "its five payments", box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("within", "sliding saw", "hopping saw", "then bought for"):
+    table = _plain_table("card", "its five payments")
+    for title in ("within", "sliding", "hopping"):
         table.add_column(title, justify="right")
     for verdict in missed:
         burst = verdict.burst
-        times = "  ".join(_clock(time) for time in burst.times)
-        bought = f"{burst.purchase_cents / 100:,.2f}"
-        seen = (f"[green]{verdict.sliding}[/]", f"[red]at most {verdict.hopping}[/]")
-        table.add_row(burst.card, times, _span(burst), *seen, bought)
+        first, *others = (_clock(time) for time in burst.times)
+        times = " ".join([first, *(time.partition(":")[2] for time in others)])
+        table.add_row(burst.card, times, _span(burst), f"[green]{verdict.sliding}[/]", f"[red]{verdict.hopping}[/]")
     return table
 
 
 def _say_what_next(picture: Path, output: Path) -> None:
+    rules, data = output / "rules.sql", output / "payments.parquet"
+    rules.write_text(METRICS)
+    command = _command()
     screen.out.print(Rule(style="cyan"))
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     table.add_row("the picture", f"[bold]{picture}[/]")
-    table.add_row("try next", "headrace demo --seed 7")
-    table.add_row("", f"headrace explain rules.sql --input {output / 'payments.parquet'}")
-    table.add_row(
-        "", f"headrace measure rules.sql --input {output / 'payments.parquet'} --output scored.csv --time ts --id txn"
-    )
+    table.add_row("try next", f"{command} explain {rules}")
+    table.add_row("", f"{command} measure {rules} -i {data} -o {output / 'mine.csv'} --time ts --id txn")
+    table.add_row("", f"{command} demo --seed 7")
     table.add_row("read on", "docs/tour.md")
-    screen.out.print(Padding(table, (0, 0, 1, 2)))
+    screen.out.print(Padding(table, (0, 0, 1, 0)))
+
+
+def _command() -> str:
+    """How the person can call us again: by name where that is on the path, else by the file that was called."""
+    return "headrace" if which("headrace") else os.path.relpath(sys.argv[0])
 
 
 def _headline(number: int, title: str) -> None:
@@ -201,4 +215,4 @@ def _clock(tick: Tick) -> str:
 
 def _span(burst: Burst) -> str:
     seconds = (burst.fifth - burst.times[0]) // SECOND
-    return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 60}:{seconds % 60:02d} min"

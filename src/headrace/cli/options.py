@@ -23,4 +23,6 @@ Stream: TypeAlias = Annotated[
     str | None,
     typer.Option("--stream", metavar="NAME", help="The name after FROM to look at, where the text has several."),
 ]
-Debug: TypeAlias = Annotated[bool, typer.Option("--debug", metavar="", help="On an error, show the whole traceback as well.")]
+Debug: TypeAlias = Annotated[
+    bool, typer.Option("--debug", metavar="", help="On an error, show the whole traceback as well.")
+]

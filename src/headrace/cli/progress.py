@@ -64,4 +64,4 @@ def _bar() -> Progress:
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=screen.err, transient=True)
+    return Progress(*columns, console=screen.err, transient=True, disable=not screen.err.is_terminal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from headrace.errors import EnvironmentProblem, HeadraceError
 from headrace.spark.session import local_session
 
 _CONF: Final = {
+    # The default of 200 is for clusters; a few for each core keep them all busy to the end.
+    "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     # A record with too few or too many fields is only noticed when all its fields are looked at.
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     # Spark's old default (INT96) is unknown to half of the world's readers.
@@ -39,23 +40,19 @@ def spark_session(command: str) -> Iterator[SparkSession]:
 
 
 def _start(command: str, log: Path) -> SparkSession:
-    screen_again = os.dup(sys.__stderr__.fileno())
-    try:
-        with os.fdopen(os.dup(screen_again), "w") as stream, Console(file=stream).status("starting Spark"):
-            with _printed_to(log):
-                return local_session(f"headrace {command}", **_CONF)
-    except HeadraceError:
-        raise
-    except Exception as error:
-        said = log.read_text().strip().splitlines()
-        raise EnvironmentProblem(f"Spark does not start: {said[-1] if said else error}") from error
-    finally:
-        os.close(screen_again)
+    with os.fdopen(os.dup(2), "w") as stream, Console(file=stream).status("starting Spark"), _printed_to(log):
+        try:
+            return local_session(f"headrace {command}", **_CONF)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            said = log.read_text().strip().splitlines()
+            raise EnvironmentProblem(f"Spark does not start: {said[-1] if said else error}") from error
 
 
 @contextmanager
 def _printed_to(log: Path) -> Iterator[None]:
-    """Whatever writes to stdout or stderr inside, and every process started inside for as long as it lives, writes to the file."""
+    """What is written to stdout and stderr inside goes to the file, also by processes started here that live on."""
     kept = {number: os.dup(number) for number in (1, 2)}
     target = os.open(log, os.O_WRONLY | os.O_APPEND)
     try:

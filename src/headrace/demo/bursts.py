@@ -19,9 +19,9 @@ WINDOW: Final = 5 * MINUTE
 HOP: Final = MINUTE
 
 KINDS: Final = {
-    "rapid": "all within 80 seconds",
-    "steady": "spread over 4 to 5 minutes",
-    "paced": "timed across the edges of the minutes",
+    "rapid": "within 80 seconds",
+    "steady": "over 4 to 5 minutes",
+    "paced": "across minute edges",
 }
 
 

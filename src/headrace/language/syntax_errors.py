@@ -89,9 +89,12 @@ def _expected(accepts: frozenset[str]) -> str:
     if rest >= _EXPRESSION_STARTS:
         words.append("an expression")
         rest -= {*_EXPRESSION_STARTS, "NAME", "QUOTED", "NUMBER", "STRING", "NOT", "LPAR", "PLUS", "MINUS"}
+    if "QUANTITY" in rest:
+        # A duration may have a sign only so that the message about it can be a good one.
+        rest.discard("MINUS")
     if rest >= _ARITHMETIC:
         words.append("an operator")
-        rest -= _OPERATOR_WORDS | _ARITHMETIC
+        rest -= _OPERATOR_WORDS | _ARITHMETIC | {"LPAR", "STRING"}
     keywords = sorted(_TERMS.get(terminal, terminal) for terminal in rest)
     words += [word for word in dict.fromkeys(keywords) if word not in words]
     shown = words[:_SHOWN] + (["…"] if len(words) > _SHOWN else [])

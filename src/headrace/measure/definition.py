@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
+from typing import cast
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from headrace.language.nodes import Item
 from headrace.measure.explain import explain_plan
 from headrace.measure.functions import FUNCTIONS
 from headrace.measure.plan import Plan, make_plan
+from headrace.model.signature import Parameter
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class Definition:
         """The plan as a tree; with a schema, checked against it and with types."""
         if schema is not None:
             return explain_plan(self.plan(schema), self.time, self.id, self.arrival, typed=True)
-        return explain_plan(make_plan(sketch(self.statements, self.text)), self.time, self.id, self.arrival, typed=False)
+        return explain_plan(
+            make_plan(sketch(self.statements, self.text)), self.time, self.id, self.arrival, typed=False
+        )
 
     def _check_columns(self, schema: pa.Schema) -> None:
         for role, name in (("time", self.time), ("id", self.id), ("arrival", self.arrival)):
@@ -97,7 +101,7 @@ def _sketch_item(item: Item, statement: Statement, text: str) -> BoundMetric:
         function=find_function(item, FUNCTIONS, text),
         argument=item.args[0] if item.args else None,
         argument_type=pa.null() if item.args else None,
-        parameters=tuple(getattr(arg, "value", arg) for arg in item.args[1:]),
+        parameters=tuple(cast(Parameter, getattr(arg, "value", None)) for arg in item.args[1:]),
         where=statement.where,
         group_by=tuple(column.name for column in statement.group_by),
         window=statement.window,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.aggregator import Answers
-from headrace.measure.jit import Flags, Ints, grown, kernel
+from headrace.measure.jit import Flags, Ints, Word, grown, kernel
 from headrace.measure.limbs import (
     CARRY_LIMBS,
     DECIMAL_LIMBS,
@@ -122,7 +122,7 @@ def divide_half_up(limbs: Ints, times: int, by: int) -> None:
 
 
 @kernel
-def _fits(limbs: Ints, bound: Ints) -> bool:
+def _fits(limbs: Ints, bound: Ints) -> Word:
     """Magnitude `limbs` (carried) is below `bound` (carried, of four limbs)."""
     for i in range(len(limbs) - 1, -1, -1):
         limit = bound[i] if i < len(bound) else 0
@@ -136,7 +136,7 @@ def push_integers(
     kind: Ints, slot: Ints, row: Ints, word: Ints, high: Ints, valid: Flags,
     limbs: Ints, counts: Ints, out: Ints, out_high: Ints, out_valid: Flags,
     answer: int, times: int, bound: Ints,
-) -> int:  # fmt: skip
+) -> Word:  # fmt: skip
     """Gives the first row whose exact answer does not fit, or -1.
 
     SUM answers are integers of one or (decimals) two words; AVERAGE is a double if `times` is 0, else a decimal

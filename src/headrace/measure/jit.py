@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
@@ -12,6 +12,8 @@ import numpy.typing as npt
 Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.uint8]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Word: TypeAlias = Any
+"""A scalar inside a kernel: 64 bits, signed or not, which Python's int cannot say."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,8 +23,7 @@ def kernel(function: F) -> F:
 
     Kernels take int64 and uint8 arrays only: one signature each, hence one compilation each.
     """
-    compiled: F = numba.njit(cache=True, nogil=True)(function)
-    return compiled
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
 def grown(array: npt.NDArray[Any], size: int, fill: int = 0) -> npt.NDArray[Any]:

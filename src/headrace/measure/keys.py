@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Bytes, Ints, grown, kernel
+from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 
 _EMPTY = -1
 
 
 @kernel
-def mix(value: int) -> int:
+def mix(value: Word) -> Word:
     """Spread the bits of a word (the finalizer of splitmix64)."""
     z = np.uint64(value)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.measure.jit import Flags, Ints, kernel
+from headrace.measure.jit import Flags, Ints, Word, kernel
 
 MASK = 0xFFFFFFFF
 LIMB_BITS = 32
@@ -85,7 +86,7 @@ def magnitude(limbs: Ints, out: Ints) -> int:
 
 
 @kernel
-def top_bits(limbs: Ints, size: int) -> tuple[int, int]:
+def top_bits(limbs: Ints, size: int) -> tuple[Word, int]:
     """A magnitude, rounded half to even, as (m, e) with value m * 2**e and m below 2**53 (or equal)."""
     top = size - 1
     while top >= 0 and limbs[top] == 0:
@@ -137,6 +138,18 @@ def to_double(limbs: Ints, base: int, scratch: Ints) -> float:
 
 
 @kernel
+def wide_to_double(low: Ints, high: Ints) -> npt.NDArray[np.float64]:
+    """128-bit integers, each rounded once."""
+    parts = np.zeros(DECIMAL_LIMBS, np.int64)
+    out = np.zeros(len(low), np.float64)
+    for i in range(len(low)):
+        sign = split_integer(low[i], high[i], parts)
+        bits, exponent = top_bits(parts, DECIMAL_LIMBS)
+        out[i] = sign * math.ldexp(float(bits), exponent)
+    return out
+
+
+@kernel
 def double_limb_range(words: Ints, valid: Flags) -> tuple[int, int]:
     """The lowest and the highest limb (in absolute terms, limb 0 is the units') that the finite doubles touch."""
     low, high = 0x7FF, -1
@@ -178,16 +191,7 @@ class LimbRange:
 
 
 def widened(limbs: Ints, below: int, above: int) -> Ints:
-    """The same sums with more limbs; a negative sum's sign limb moves up."""
-    carried = limbs.copy()
-    _carry_all(carried)
+    """The same sums with more limbs on either side."""
     wide = np.zeros((len(limbs), limbs.shape[1] + below + above), np.int64)
-    wide[:, below : below + limbs.shape[1]] = carried
+    wide[:, below : below + limbs.shape[1]] = limbs
     return wide
-
-
-@kernel
-def _carry_all(limbs: Ints) -> None:
-    if limbs.shape[1]:
-        for i in range(len(limbs)):
-            carry(limbs[i])

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
 from headrace.measure.codes import OrderedCodes
-from headrace.measure.jit import Bytes, Flags, Ints, kernel
+from headrace.measure.jit import Bytes, Flags, Ints, Word, kernel
+from headrace.measure.limbs import wide_to_double
 from headrace.measure.queue import NONE
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import MAJOR, WEIGHT, Treaps, erase, insert, kth
@@ -19,7 +20,7 @@ _TOP = 0x7FFFFFFFFFFFFFFF
 
 
 @kernel
-def _value(code: int, double: bool, scale: float, cell: Ints) -> float:
+def _value(code: int, double: bool, scale: float, cell: Ints) -> Word:
     if not double:
         return code / scale
     cell[0] = code ^ ((code >> 63) & _TOP)
@@ -82,9 +83,8 @@ class Quantile(Aggregator):
     def _encode(self, values: Words) -> Ints:
         if self._wide_scale is None:
             return self._codes.encode(values)
-        low = values.word.view(np.uint64).astype(np.float64)
-        total = (values.high.astype(np.float64) * 2.0**64 + low) / 10.0**self._wide_scale
-        return order_codes(total.view(np.int64))
+        doubles = wide_to_double(values.word, values.high) / 10.0**self._wide_scale
+        return order_codes(doubles.view(np.int64))
 
     def push(self, steps: Steps, values: Words) -> None:
         self._treaps.reserve(int((steps.kind <= INSERT).sum()))

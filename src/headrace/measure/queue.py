@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Ints, grown, kernel
+from headrace.measure.jit import Ints, Word, grown, kernel
 
 # Rows of the node matrix.
 NEXT, BEFORE, VALUE, VALID, TIME, NUMBER = 0, 1, 2, 3, 4, 5
@@ -15,7 +15,7 @@ NONE = -1
 
 
 @kernel
-def take_node(free: Ints) -> int:
+def take_node(free: Ints) -> Word:
     """free[0] is how many free nodes follow it."""
     node = free[free[0]]
     free[0] -= 1

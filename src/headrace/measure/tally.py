@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Ints, kernel
+from headrace.measure.jit import Ints, Word, kernel
 from headrace.measure.keys import mix
 
 # Columns of the table; a count of 0 is a free place.
@@ -15,12 +15,12 @@ SLOT, CODE, COUNT = 0, 1, 2
 
 
 @kernel
-def _home(slot: int, code: int, size: int) -> int:
+def _home(slot: int, code: int, size: int) -> Word:
     return np.int64(mix(np.int64(mix(slot)) ^ code) & np.uint64(size - 1))
 
 
 @kernel
-def find(table: Ints, slot: int, code: int) -> int:
+def find(table: Ints, slot: int, code: int) -> Word:
     """The place of (slot, code), or the free place where it would go."""
     at = _home(slot, code, len(table))
     while table[at, COUNT] and (table[at, SLOT] != slot or table[at, CODE] != code):
@@ -29,7 +29,7 @@ def find(table: Ints, slot: int, code: int) -> int:
 
 
 @kernel
-def raise_count(table: Ints, used: Ints, slot: int, code: int) -> int:
+def raise_count(table: Ints, used: Ints, slot: int, code: int) -> Word:
     """One more of this value; gives how many there were before."""
     at = find(table, slot, code)
     had = table[at, COUNT]
@@ -42,7 +42,7 @@ def raise_count(table: Ints, used: Ints, slot: int, code: int) -> int:
 
 
 @kernel
-def lower_count(table: Ints, used: Ints, slot: int, code: int) -> int:
+def lower_count(table: Ints, used: Ints, slot: int, code: int) -> Word:
     """One less of this value; gives how many there were before."""
     at = find(table, slot, code)
     had = table[at, COUNT]

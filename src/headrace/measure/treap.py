@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Bytes, Ints, grown, kernel
+from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 from headrace.measure.keys import compare_codes, mix
 from headrace.measure.queue import NONE, give_node, reserve_nodes, take_node
 
@@ -19,7 +19,7 @@ _DEPTH = 512
 
 
 @kernel
-def _priority(major: int, minor: int) -> int:
+def _priority(major: int, minor: int) -> Word:
     return np.int64(mix(np.int64(mix(major)) ^ minor) >> np.uint64(1))
 
 

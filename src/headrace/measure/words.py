@@ -84,7 +84,7 @@ def _plain_words(column: pa.Array) -> Ints:
     if column.null_count:
         column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(_number_type(type)).cast(type))
     if is_float(type):
-        doubles = column.to_numpy(zero_copy_only=False).astype(np.float64)
+        doubles = np.asarray(column.to_numpy(zero_copy_only=False), np.float64).copy()
         return doubles.view(np.int64)
     if pa.types.is_boolean(type):
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
@@ -118,8 +118,8 @@ def _text_codes(column: pa.Array, texts: BytesIndex) -> Ints:
     _, offsets_buffer, data_buffer = column.buffers()
     if len(column) == 0 or offsets_buffer is None:
         return np.zeros(len(column), np.int64)
-    offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
-    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    raw = np.frombuffer(offsets_buffer, np.dtype(np.int64 if large else np.int32))
+    offsets: Ints = raw[column.offset : column.offset + len(column) + 1].astype(np.int64)
     data: Bytes = np.frombuffer(data_buffer if data_buffer is not None else b"", np.uint8)
     if column.null_count:
         keep = column.is_valid().to_numpy(zero_copy_only=False)
@@ -173,7 +173,8 @@ def order_codes(bits: Ints) -> Ints:
     """Bits of doubles as integers in the same order: -0.0 equals 0.0, NaN equals NaN and is largest (as in Spark)."""
     doubles = bits.view(np.float64)
     clean = np.where(np.isnan(doubles), _NAN_CODE, np.where(doubles == 0.0, 0, bits))
-    return clean ^ ((clean >> 63) & _TOP)
+    flipped: Ints = clean ^ ((clean >> 63) & _TOP)
+    return flipped
 
 
 def order_codes_back(codes: Ints) -> Ints:

@@ -5,12 +5,14 @@ Only the columns that the metrics read travel to Python, as Arrow batches; all o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.types import DoubleType, FloatType
 
 from headrace.measure.definition import Definition
@@ -55,37 +57,36 @@ class StageOperator:
         return df.repartition(self.parallelism, *keys) if self.parallelism else df.repartition(*keys)
 
     def _sorted(self, df: DataFrame) -> DataFrame:
-        """In the order of arrival; ties are broken by all that the metrics read, so that answers depend on data only."""
+        """In the order of arrival; ties are broken by all that the metrics read: answers depend on the data only."""
         definition = self.definition
         order = [definition.arrival, definition.time, definition.id, *self.stage.columns]
         return df.sortWithinPartitions(*[column(name) for name in dict.fromkeys(order) if name is not None])
 
-    def _udf(self) -> object:
-        stage, time, memory = self.stage, self.definition.time, self.memory_bytes
-        late, names = self.definition.arrival is not None, self._columns()
-        fields = [(metric.name, metric.type) for metric in stage.metrics]
-
-        def measure(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-            task = MeasureTask(stage, time, may_be_late=late, memory_bytes=memory)
-            for columns in batches:
-                answers = task.push(pa.RecordBatch.from_arrays(list(columns), names=names))
-                yield pa.StructArray.from_arrays(answers, names=[name for name, _ in fields])
-
-        # The annotation chooses the kind of UDF, and is wanted as a type, not as the string of a future import.
-        measure.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-        if len(names) == 1:
-            measure = _of_single_column(measure)
-        return F.arrow_udf(measure, spark_struct(fields)).asNondeterministic()
+    def _udf(self) -> Callable[..., Column]:
+        fields = [(metric.name, metric.type) for metric in self.stage.metrics]
+        names, late = self._columns(), self.definition.arrival is not None
+        answer = _answering(self.stage, self.definition.time, names, late, self.memory_bytes)
+        # Spark's own stubs leave structs out of what an iterator of arrays may return; Spark does not.
+        returns: Any = spark_struct(fields)
+        udf: Any = arrow_udf(answer, returns, ArrowUDFType.SCALAR_ITER)
+        return cast(Callable[..., Column], udf.asNondeterministic())
 
 
-def _of_single_column(measure):  # type: ignore[no-untyped-def]
-    """Spark gives an iterator of arrays, not of tuples, where there is one argument."""
+def _answering(stage: Stage, time: str, names: list[str], may_be_late: bool, memory_bytes: int) -> Callable[..., Any]:
+    """The function that runs in the Python workers, once for each partition."""
 
-    def single(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        return measure((batch,) for batch in batches)  # type: ignore[no-any-return]
+    def measure(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        task = MeasureTask(stage, time, may_be_late=may_be_late, memory_bytes=memory_bytes)
+        metrics = [metric.name for metric in stage.metrics]
+        for columns in batches:
+            answers = task.push(pa.RecordBatch.from_arrays(list(columns), names=names))
+            yield pa.StructArray.from_arrays(answers, names=metrics)
 
-    single.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-    return single
+    def measure_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return measure((batch,) for batch in batches)
+
+    # Spark gives arrays, not tuples of them, where there is one column.
+    return measure if len(names) > 1 else measure_one
 
 
 def column(name: str) -> Column:

@@ -17,6 +17,8 @@ import pyarrow as pa
 from headrace.errors import MetricOverflow
 
 ALIASES = {
+    "mean": "avg",
+    "std_dev": "stdDev",
     "stddev": "stdDev",
     "stddev_samp": "stdDev",
     "countdistinct": "countDistinct",

@@ -55,7 +55,8 @@ def near_the_limits() -> Iterator[Scenario]:
         yield from _sequences(values, FULL_DECIMAL.type)
 
 
-_MOST, _TINY = FULL_DECIMAL.values[0], Decimal("0.0001")
+_MOST, _LEAST, _TINY = FULL_DECIMAL.values
+_NEARLY = Decimal("9" * 34 + ".9998")
 
 _INT64: tuple[tuple[Any, ...], ...] = (
     (MAX_INT64 - 1, 1),
@@ -70,12 +71,12 @@ _INT64: tuple[tuple[Any, ...], ...] = (
     (MAX_INT64, 5, -10, 1),
 )
 _DECIMAL: tuple[tuple[Any, ...], ...] = (
-    (_MOST - _TINY, _TINY),
-    (-_MOST, -_TINY),
+    (_NEARLY, _TINY),
+    (_LEAST, -_TINY),
     (_MOST, _TINY),
     # The sum of two does not fit 128 bits.
-    (_MOST, -_MOST, _MOST, None, -_MOST),
-    (_MOST, Decimal(0), Decimal(0), _MOST, Decimal(0), Decimal(0), -_MOST),
+    (_MOST, _LEAST, _MOST, None, _LEAST),
+    (_MOST, Decimal(0), Decimal(0), _MOST, Decimal(0), Decimal(0), _LEAST),
     (_MOST, Decimal(5), Decimal(-10), Decimal(1)),
     # An average of eight places still fits these.
     (Decimal("9" * 29 + ".0001"), Decimal("1.0001"), Decimal("-" + "9" * 29 + ".0003")),

@@ -95,8 +95,8 @@ WINDOWS: tuple[str, ...] = (
     "tumbling 10s delayed by 4s",
     "infinite",
     "infinite delayed by 7s",
-#E    "sliding 1 events",
-#E    "sliding 4 events",
-#E    "sliding 100 events",
+    "sliding 1 events",
+    "sliding 4 events",
+    "sliding 100 events",
 )
 """Every kind of window, for events some seconds apart."""
