@@ -14,8 +14,8 @@ from headrace.cli import screen
 from headrace.cli.options import Debug, InputFormat, QueryFile, Stream, TimeColumn
 from headrace.cli.query import read_query
 from headrace.cli.session import data_frame
-from headrace.language import BoundMetric, format_expr, format_window, parse
-from headrace.measure.definition import sketch
+from headrace.cli.sketching import sketched
+from headrace.language import BoundMetric, format_expr, format_window
 from headrace.spark.schema import spark_type
 
 
@@ -41,7 +41,7 @@ def check(
     echo "SELECT count(*) FROM payments OVER sliding 5 minutes" | headrace check -[/dim]
     """
     text = read_query(file)
-    metrics = sketch(tuple(s for s in parse(text) if stream in (None, s.stream)), text)
+    metrics = sketched(text, stream)
     types = [""] * len(metrics) if schema_from is None else _types(text, schema_from, input_format, time, stream)
     screen.out.print(_table(metrics, types))
     fits = f" and fits {schema_from}" if schema_from is not None else ""

@@ -11,6 +11,7 @@ from headrace.cli import screen
 from headrace.cli.options import Debug, InputFormat, QueryFile, Stream, TimeColumn
 from headrace.cli.query import read_query
 from headrace.cli.session import data_frame
+from headrace.cli.sketching import sketched
 from headrace.language import parse
 from headrace.measure.definition import Definition
 
@@ -35,6 +36,7 @@ def explain(
     """
     text = read_query(file)
     if input is None:
+        sketched(text, stream)
         plan = Definition(text, time=time or _time_in(text), stream=stream).explain()
     else:
         plan = _explain_for(text, input, input_format, time, stream)

@@ -6,7 +6,9 @@ import time as clock
 from dataclasses import dataclass
 from typing import Annotated
 
+import pyarrow as pa
 import typer
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from rich.table import Table
@@ -17,9 +19,11 @@ from headrace.cli.options import Debug, InputFormat, QueryFile, Stream
 from headrace.cli.output import Output, clear, find_output, write
 from headrace.cli.progress import spark_progress
 from headrace.cli.query import read_query
-from headrace.cli.reading import PROBLEM, read, with_time
+from headrace.cli.reading import PROBLEM, read, with_assumed_types, with_time
 from headrace.cli.session import spark_session
 from headrace.cli.source import find_source
+from headrace.language import columns_of
+from headrace.measure.definition import sketch
 from headrace.spark.operator import column
 from headrace.spark.schema import arrow_schema
 
@@ -30,7 +34,7 @@ class Done:
 
     rows: int
     rejected: int
-    metrics: list[str]
+    metrics: tuple[str, ...]
     seconds: float
 
 
@@ -88,28 +92,48 @@ def measure(
     with spark_session("measure") as spark:
         started = clock.monotonic()
         with screen.err.status(f"reading {source.path}"):
-            frame = with_time(read(spark, source), time, time_format)
+            found = with_assumed_types(read(spark, source), time, _numbers(metrics))
+            frame = with_time(found, time, time_format)
             metrics.check(frame.drop(PROBLEM))
         done = _run(metrics, frame, goal, [name for name in (time, arrival) if name is not None], started)
     _print_summary(done, goal)
 
 
+def _numbers(metrics: Metrics) -> frozenset[str]:
+    """The columns that only fit their metrics as numbers."""
+    names: set[str] = set()
+    for metric in sketch(metrics.definition.statements, metrics.definition.text):
+        # A function says what it makes of a type, or, as a sentence, why it does not take it.
+        if metric.argument is not None and isinstance(metric.function.result_type(pa.string()), str):
+            names |= columns_of(metric.argument)
+    return frozenset(names)
+
+
 def _run(metrics: Metrics, frame: DataFrame, goal: Output, needed: list[str], started: float) -> Done:
-    seen = Observation("input")
     bad = F.col(PROBLEM).isNotNull() | _any_null(needed)
-    observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"), F.count_if(bad).alias("rejected"))
-    measured = metrics.measure(observed.where(~bad).drop(PROBLEM))
-    stages = len(metrics.definition.plan(arrow_schema(frame.drop(PROBLEM))).stages)
-    names = list(metrics.names)
-    # A shuffle ends a stage of Spark's: reading, and then one for each partitioner.
-    with spark_progress(frame.sparkSession.sparkContext, f"measuring {', '.join(names)}", stages=stages + 1):
+    counts = [F.count(F.lit(1)).alias("rows"), F.count_if(bad).alias("rejected")]
+    seen = Observation("input")
+    measured = metrics.measure(frame.observe(seen, *counts).where(~bad).drop(PROBLEM))
+    # A shuffle ends a stage of Spark's: there is one for reading, and one for each partitioner.
+    stages = 1 + len(metrics.definition.plan(arrow_schema(frame.drop(PROBLEM))).stages)
+    with spark_progress(frame.sparkSession.sparkContext, f"measuring {', '.join(metrics.names)}", stages):
         write(measured, goal)
-    rows, rejected = seen.get["rows"], seen.get["rejected"]
+    rows, rejected = _counted(seen, frame, counts)
     clear(goal.rejected())
     if rejected:
-        with spark_progress(frame.sparkSession.sparkContext, f"setting {rejected} rows aside", stages=1):
+        with spark_progress(frame.sparkSession.sparkContext, "setting rejected rows aside", stages=1):
             write(_rejected(metrics, frame), goal.rejected())
-    return Done(rows - rejected, rejected, names, clock.monotonic() - started)
+    return Done(rows - rejected, rejected, metrics.names, clock.monotonic() - started)
+
+
+def _counted(seen: Observation, frame: DataFrame, counts: list[Column]) -> tuple[int, int]:
+    try:
+        observed = seen.get
+        return observed["rows"], observed["rejected"]
+    except Py4JJavaError:
+        # Where no row is left to measure, Spark drops the whole plan, and the observation with it.
+        rows, rejected = frame.agg(*counts).collect()[0]
+        return rows, rejected
 
 
 def _any_null(names: list[str]) -> Column:
@@ -133,7 +157,10 @@ def _print_summary(done: Done, goal: Output) -> None:
     table.add_row("metrics", f"{len(done.metrics)}: {', '.join(done.metrics)}")
     table.add_row("seconds", f"{done.seconds:.1f}")
     if done.rejected:
-        table.add_row("rejected", f"[yellow]{done.rejected:,}[/] rows, with reasons in {goal.rejected().path}")
+        table.add_row(
+            "rejected",
+            f"[yellow]{done.rejected:,}[/] row{'s' * (done.rejected != 1)}, with reasons in {goal.rejected().path}",
+        )
     else:
         table.add_row("rejected", "0 rows")
     table.add_row("written to", goal.path)

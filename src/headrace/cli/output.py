@@ -72,9 +72,16 @@ def find_output(path: str, said_format: str | None, overwrite: bool, input_path:
         raise InputError(f"{path}: Headrace writes parquet or csv, not {kind}; name one with --output-format")
     output = Output(path, kind, overwrite)
     if not output.is_remote:
+        _check_writable(path)
         _check_free(output, input_path)
         _check_free(output.rejected(), input_path)
     return output
+
+
+def _check_writable(path: str) -> None:
+    existing = next(folder for folder in Path(path).absolute().parents if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"{path}: cannot be written: {existing} is not a folder that you may write to")
 
 
 def _check_free(output: Output, input_path: str) -> None:
@@ -104,7 +111,7 @@ def write(frame: DataFrame, output: Output) -> None:
         _save(prepared, output.path, output, header=True)
         return
     with _workplace(Path(output.path)) as parts:
-        _save(prepared, str(parts), output, header=not output.is_one_file)
+        _save(prepared, str(parts.absolute()), output, header=not output.is_one_file)
         if output.is_one_file:
             _publish(_merged(parts, prepared.columns, output), Path(output.path))
         else:

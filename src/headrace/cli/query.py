@@ -49,5 +49,5 @@ def did_you_mean(path: Path) -> str:
     """A hint with the name in the same folder that is nearest to one that is not there, or nothing."""
     folder = path.parent
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    near = get_close_matches(path.name, names, n=1)
+    near = get_close_matches(path.name, names, n=1, cutoff=0.75)
     return f"\nhint: did you mean {folder / near[0]}?" if near else ""

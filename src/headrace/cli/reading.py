@@ -25,7 +25,7 @@ def read(spark: SparkSession, source: Source) -> DataFrame:
     """The data, with types found by looking at all of it, plus the PROBLEM column."""
     try:
         if source.format == "parquet":
-            return spark.read.parquet(source.path).withColumn(PROBLEM, F.lit(None).cast("string"))
+            return spark.read.parquet(source.location).withColumn(PROBLEM, F.lit(None).cast("string"))
         return _read_text(spark, source)
     except (PySparkException, Py4JJavaError) as error:
         reason = problem_of(error).message.splitlines()[0].removeprefix("Spark: ")
@@ -37,31 +37,41 @@ def _read_text(spark: SparkSession, source: Source) -> DataFrame:
     if source.format == "csv":
         # Quotes are doubled inside quotes, as RFC 4180 and everybody but Spark has it.
         options |= {"header": True, "escape": '"', "sep": source.separator}
-        found = spark.read.options(**options, inferSchema=True).format("csv").load(source.path)
+        found = spark.read.options(**options, inferSchema=True).format("csv").load(source.location)
     else:
         options |= {"multiLine": source.is_json_array}
-        found = spark.read.options(**options, inferTimestamp=True).format("json").load(source.path)
+        found = spark.read.options(**options, inferTimestamp=True).format("json").load(source.location)
     fields = [field for field in found.schema.fields if field.name != PROBLEM]
     if not fields:
         raise InputError(f"{source.path}: no {source.format.upper()} record in it can be read")
     # With the schema given, a record that does not fit it lands in the PROBLEM column, whole.
     schema = T.StructType([*fields, T.StructField(PROBLEM, T.StringType())])
-    frame = spark.read.schema(schema).options(**options).format(source.format).load(source.path)
+    frame = spark.read.schema(schema).options(**options).format(source.format).load(source.location)
     what = F.lit(f"not a {source.format.upper()} record with {len(fields)} fields: ")
     return frame.withColumn(PROBLEM, F.when(F.col(PROBLEM).isNotNull(), F.concat(what, PROBLEM)))
 
 
 def with_time(frame: DataFrame, time: str, time_format: str | None) -> DataFrame:
     """The frame with its time column read as `time_format` says: a pattern for texts; s, ms or us for numbers."""
-    if time_format is None:
-        return frame
     if time not in frame.columns:
-        raise DefinitionError(f"--time {time}: the data has no such column; it has {', '.join(data_columns(frame))}")
-    raw = column(time)
-    parsed = _parsed(raw, frame.schema[time].dataType, time, time_format)
+        return frame  # the definition says so, and what is there instead
+    raw, kind = column(time), frame.schema[time].dataType
+    if time_format is None:
+        _refuse_unless_time(time, kind)
+        return frame
+    parsed = _parsed(raw, kind, time, time_format)
     unreadable = F.col(PROBLEM).isNull() & raw.isNotNull() & parsed.isNull()
     reason = F.concat(F.lit(f"{time} does not read as {time_format}: "), raw.cast("string"))
     return frame.withColumn(PROBLEM, F.when(unreadable, reason).otherwise(F.col(PROBLEM))).withColumn(time, parsed)
+
+
+def _refuse_unless_time(time: str, kind: T.DataType) -> None:
+    if isinstance(kind, T.StringType | T.IntegralType | T.DecimalType):
+        raise DefinitionError(
+            f"time column {time} is {kind.simpleString()}, not a time\n"
+            "hint: say how to read it, with --time-format 'dd/MM/yyyy HH:mm:ss' for such a text, "
+            "or --time-format s, ms or us for a number since 1970"
+        )
 
 
 def _parsed(raw: Column, kind: T.DataType, time: str, time_format: str) -> Column:
@@ -84,6 +94,11 @@ def only_time_column(frame: DataFrame) -> str:
     raise DefinitionError(f"say which column holds the time of an event with --time: {choice}")
 
 
-def data_columns(frame: DataFrame) -> list[str]:
-    """The columns of the data, without our own."""
-    return [name for name in frame.columns if name != PROBLEM]
+def with_assumed_types(frame: DataFrame, time: str, numbers: frozenset[str]) -> DataFrame:
+    """A text file that has a header but no rows shows no types: assume those that the metrics need."""
+    texts = all(isinstance(field.dataType, T.StringType) for field in frame.schema.fields)
+    if not texts or not frame.isEmpty():
+        return frame
+    types = {name.lower(): "double" for name in numbers} | {time.lower(): "timestamp"}
+    columns = [column(name).cast(types.get(name.lower(), "string")).alias(name) for name in frame.columns]
+    return frame.select(columns)

@@ -18,7 +18,7 @@ from headrace.cli.source import find_source
 from headrace.errors import EnvironmentProblem, HeadraceError
 from headrace.spark.session import local_session
 
-_CONF: Final = {
+CONF: Final = {
     # The default of 200 is for clusters; a few for each core keep them all busy to the end.
     "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     # A record with too few or too many fields is only noticed when all its fields are looked at.
@@ -42,7 +42,7 @@ def spark_session(command: str) -> Iterator[SparkSession]:
 def _start(command: str, log: Path) -> SparkSession:
     with os.fdopen(os.dup(2), "w") as stream, Console(file=stream).status("starting Spark"), _printed_to(log):
         try:
-            return local_session(f"headrace {command}", **_CONF)
+            return local_session(f"headrace {command}", **CONF)
         except HeadraceError:
             raise
         except Exception as error:

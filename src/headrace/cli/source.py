@@ -35,6 +35,11 @@ class Source:
     files: tuple[Path, ...] = ()
 
     @property
+    def location(self) -> str:
+        """The path as Spark needs it: its JVM may stand in another folder than we do."""
+        return self.path if is_remote(self.path) else os.path.abspath(self.path)
+
+    @property
     def separator(self) -> str:
         """What parts the fields of a CSV file: a tab in .tsv files, else a comma."""
         names = [str(file) for file in self.files] or [self.path]

@@ -82,7 +82,7 @@ def _to_int(values: Array, target: pa.DataType) -> Array:
             inside = pc.and_(pc.greater_equal(whole, -edge), pc.less(whole, edge))
             return pc.cast(pc.cast(keep(whole, inside), pa.int64()), target)
         case _:
-            whole = pc.trunc(values) if kinds.is_decimal(values.type) else values
+            whole = decimals.truncated(values) if kinds.is_decimal(values.type) else values
             edge = 2 ** (target.bit_width - 1)
             return pc.cast(_inside(whole, -edge, edge - 1), target)
 
@@ -122,8 +122,14 @@ def _double_from_decimal(values: Array) -> Array:
     if precision > _EXACT_IN_DOUBLE:
         return pc.cast(pc.cast(values, pa.string()), pa.float64())
     # Both the digits and the power of ten are exact in a double, so their quotient is rounded once.
-    digits = pc.multiply(values, pa.scalar(Decimal(10**scale), pa.decimal128(scale + 1, 0)))
-    return pc.divide(pc.cast(pc.cast(digits, pa.int64()), pa.float64()), float(10**scale))
+    digits = pc.cast(pc.cast(_digits(values), pa.int64()), pa.float64())
+    return pc.divide(digits, float(10**scale))
+
+
+def _digits(values: Array) -> Array:
+    """Decimals without their point: the same memory, read as whole numbers."""
+    whole = pa.decimal128(values.type.precision, 0)
+    return pa.Array.from_buffers(whole, len(values), values.buffers(), offset=values.offset)
 
 
 def _to_decimal(values: Array, target: pa.DataType) -> Array:
@@ -141,10 +147,10 @@ def _to_decimal(values: Array, target: pa.DataType) -> Array:
 
 
 def _fit_or_null(values: Array, target: pa.DataType) -> Array:
-    wide = pc.cast(values, pa.decimal256(76, values.type.scale))
+    wide = pc.cast(values, pa.decimal256(76, max(values.type.scale, target.scale)))
     rounded = decimals.rounded(wide, target.scale)
-    edge = pa.scalar(Decimal(10) ** (target.precision - target.scale), rounded.type)
-    inside = pc.and_(pc.less(rounded, edge), pc.greater(rounded, pc.negate(edge)))
+    largest = pa.scalar(Decimal((0, (9,) * target.precision, -target.scale)), rounded.type)
+    inside = pc.and_(pc.less_equal(rounded, largest), pc.greater_equal(rounded, pc.negate(largest)))
     return pc.cast(keep(rounded, inside), target)
 
 
@@ -177,10 +183,16 @@ def _to_string(values: Array, target: pa.DataType) -> Array:
         case "decimal":
             return _text_of_decimals(values)
         case "timestamp":
-            plain = pc.cast(pc.cast(values, UNZONED), pa.string())
-            return _short_seconds(plain)
+            return _short_seconds(_readable(pc.cast(pc.cast(values, UNZONED), pa.string())))
+        case "date":
+            return _readable(pc.cast(values, pa.string()))
         case _:
             return pc.cast(values, pa.string())
+
+
+def _readable(texts: Array) -> Array:
+    """Arrow writes `<value out of range: …>` for years far past 9999."""
+    return keep(texts, pc.invert(pc.starts_with(texts, "<")))
 
 
 def _short_seconds(texts: Array) -> Array:
@@ -198,14 +210,12 @@ def _text_of_floats(values: Array) -> Array:
 def _text_of_decimals(values: Array) -> Array:
     """All digits, never an exponent."""
     scale = values.type.scale
-    wide = pc.cast(values, pa.decimal256(values.type.precision, scale))
-    ten = pa.scalar(Decimal(10**scale), pa.decimal256(scale + 1, 0))
-    digits = pc.cast(pc.cast(pc.multiply(pc.abs(wide), ten), pa.decimal256(76, 0)), pa.string())
+    digits = pc.cast(_digits(pc.abs(values)), pa.string())
     if scale:
         padded = pc.utf8_lpad(digits, width=scale + 1, padding="0")
         whole, rest = pc.utf8_slice_codeunits(padded, 0, -scale), pc.utf8_slice_codeunits(padded, -scale)
         digits = pc.binary_join_element_wise(whole, rest, ".")
-    sign = pc.if_else(pc.less(wide, pa.scalar(0, wide.type)), "-", "")
+    sign = pc.if_else(pc.less(values, pa.scalar(0, values.type)), "-", "")
     return pc.binary_join_element_wise(sign, digits, "")
 
 

@@ -135,10 +135,15 @@ def _quotient(left: Datum, right: Datum, scale: int) -> Datum:
 
 def _remainder(left: Datum, right: Datum) -> Datum:
     divisor = without_zeros(right)
-    quotient = pc.trunc(pc.divide(left, divisor))
+    quotient = truncated(pc.divide(left, divisor))
     digits = max(1, left.type.precision - left.type.scale + right.type.scale)
-    whole = pc.cast(quotient, _of_kind(left.type, digits, 0))
+    whole = pc.cast(quotient, pa.decimal256(digits, 0))
     return pc.subtract(left, pc.multiply(whole, divisor))
+
+
+def truncated(value: Datum) -> Datum:
+    """The values without their fraction; Arrow wants room for a whole digit even where there is none."""
+    return pc.trunc(pc.cast(value, pa.decimal256(min(_WIDE, value.type.precision + 1), value.type.scale)))
 
 
 def fit(value: Datum, target: pa.DataType) -> Datum:

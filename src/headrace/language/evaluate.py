@@ -89,7 +89,10 @@ def _value(expr: Expr, rows: _Rows) -> Datum:
         case And() | Or():
             return _logic(expr, rows)
     parts = [_value(part, rows) for part in children(expr)]
-    if parts and all(isinstance(part, pa.Scalar) for part in parts):
+    if rows.count == 0:
+        # Not even a constant is computed that no row asks for: it might overflow.
+        return pa.nulls(0, types.infer(expr, [part.type for part in parts]))
+    if all(isinstance(part, pa.Scalar) for part in parts):
         return _checked(expr, [pa.repeat(part, 1) for part in parts])[0]
     return _checked(expr, parts)
 

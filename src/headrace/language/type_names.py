@@ -50,4 +50,8 @@ def spark_name(data_type: pa.DataType) -> str:
     """How a type is called in a message: Spark's word for it where there is one."""
     if pa.types.is_decimal(data_type):
         return f"decimal({data_type.precision},{data_type.scale})"
+    if pa.types.is_list(data_type):
+        return f"array<{spark_name(data_type.value_type)}>"
+    if pa.types.is_struct(data_type):
+        return f"struct<{', '.join(f'{part.name}: {spark_name(part.type)}' for part in data_type)}>"
     return next((name for name, known in _SIMPLE.items() if known == data_type), str(data_type))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -74,6 +75,9 @@ class Definition:
         )
 
     def _check_columns(self, schema: pa.Schema) -> None:
+        twice = [name for name, count in Counter(schema.names).items() if count > 1]
+        if twice:
+            raise DefinitionError(f"column {twice[0]} is in the data more than once; rename or drop one of them")
         for role, name in (("time", self.time), ("id", self.id), ("arrival", self.arrival)):
             if name is not None and name not in schema.names:
                 close = difflib.get_close_matches(name, schema.names, n=1)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TypeVar
 
-import pyarrow as pa
-
 from headrace.language import BoundMetric, format_expr, format_window
 from headrace.language.nodes import Infinite, LastEvents, Sliding, Tumbling, Window
+from headrace.language.type_names import spark_name
 from headrace.measure.plan import Leaf, Plan, Stage
 from headrace.model.ticks import format_ticks
 
@@ -110,16 +109,4 @@ def _metric_line(metric: BoundMetric, beside: Iterable[BoundMetric], typed: bool
     width = max(len(other.name) for other in beside)
     inside = ["*" if metric.argument is None else format_expr(metric.argument), *map(str, metric.parameters)]
     line = f"{metric.name:<{width}} = {metric.function.name}({', '.join(inside)})"
-    return f"{line}: {_type_name(metric.type)}" if typed else line
-
-
-def _type_name(type: pa.DataType) -> str:
-    """Types as Spark calls them."""
-    if pa.types.is_decimal(type):
-        return f"decimal({type.precision},{type.scale})"
-    if pa.types.is_timestamp(type):
-        return "timestamp" if type.tz else "timestamp_ntz"
-    if pa.types.is_list(type):
-        return f"array<struct<value: {_type_name(type.value_type.field(0).type)}, count: bigint>>"
-    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint", "bool": "boolean"}
-    return names.get(str(type), str(type).replace("date32[day]", "date"))
+    return f"{line}: {spark_name(metric.type)}" if typed else line

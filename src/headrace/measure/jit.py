@@ -23,7 +23,11 @@ def kernel(function: F) -> F:
 
     Kernels take int64 and uint8 arrays only: one signature each, hence one compilation each.
     """
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        # No folder to keep machine code in (a read-only or zipped install without a home): each process compiles.
+        return cast(F, numba.njit(nogil=True)(function))
 
 
 def grown(array: npt.NDArray[Any], size: int, fill: int = 0) -> npt.NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,7 +51,7 @@ def _run_stage(
     return found
 
 
-def _arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tuple[Ints, np.ndarray]:
+def _arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Indices of the rows to measure in their order of arrival, and which rows those are."""
     keys = [definition.arrival, definition.time, definition.id, *stage.columns]
     names = list(dict.fromkeys(key for key in keys if key is not None))

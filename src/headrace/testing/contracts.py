@@ -28,6 +28,9 @@ from headrace.testing.values import KINDS, WINDOWS, Kind
 PARAMETERS = {"percentile": ("0", "0.37", "1"), "topK": ("1", "3")}
 """What to put after the argument, for functions that take a constant."""
 
+CAN_OVERFLOW = ("sum", "avg")
+"""Functions whose exact result may not fit the type of the answer."""
+
 
 def check_aggregation(function: str) -> None:
     """The contract of an aggregation; raises AssertionError with the event and its window where it is broken.
@@ -78,10 +81,17 @@ def check_star(function: str) -> None:
 
 def check_limits(function: str) -> None:
     """Values at the end of the range: the answer where it fits, MetricOverflow where it does not, never a wrap."""
+    windows = ("sliding 2s", "sliding 2 events", "infinite", "tumbling 3s delayed by 1s")
+    asked = [
+        f"SELECT {call} AS m{n}_{i} FROM events OVER {window}"
+        for n, window in enumerate(windows)
+        for i, call in enumerate(calls(function, "x"))
+    ]
+    # One overflow hides all other answers of its text, so metrics that can overflow are asked for one by one.
+    texts = asked if function in CAN_OVERFLOW else [";".join(asked)]
     for case in near_the_limits():
-        for call in calls(function, "x"):
-            for window in ("sliding 2s", "sliding 2 events", "infinite", "tumbling 3s delayed by 1s"):
-                check_scenario(f"SELECT {call} AS m FROM events OVER {window}", case, frames=(None, [1, 1]))
+        for text in texts:
+            check_scenario(text, case, frames=(None, [1, 1]))
 
 
 def check_scenario(text: str, case: Scenario, frames: Sequence[Sequence[int] | None] = (None,)) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.language import evaluate, format_expr, parse
+from headrace.language import format_expr, parse, type_of
 from headrace.language.nodes import Infinite, Item, LastEvents, Literal, Sliding, Statement, Tumbling, Window
 from headrace.testing.definitions import canonical, result_type
 from headrace.testing.exact_windows import ExactWindows
@@ -45,7 +45,7 @@ def duckdb_table(text: str, table: pa.Table, *, time: str) -> pa.Table:
 
 
 def _exact_doubles(windows: ExactWindows, item: Item) -> pa.Array:
-    sums, counts = windows.fsums(item)
+    sums, counts = windows.fsums(item.args[0])
     if canonical(item.function) == "sum":
         return pa.array(sums, pa.float64())
     means = (None if total is None else total / count for total, count in zip(sums, counts.tolist(), strict=True))
@@ -118,7 +118,7 @@ def _call(item: Item, n: int, kind: pa.DataType | None) -> str:
         "countDistinct": f"count(DISTINCT {x}) {over}",
         "median": f"quantile_cont({x}::DOUBLE, 0.5) {over}",
         "percentile": f"quantile_cont({x}::DOUBLE, {parameter}) {over}",
-        "topK": f"list_sort(list_transform(map_entries(histogram({x}) {over}), e -> {{c: -e.value, v: e.key}}))"
+        "topK": f"list_sort(list_transform(map_entries(histogram({x}) {over}), lambda e: {{c: -(e.value::BIGINT), v: e.key}}))"
         f"[1:{parameter}]",
     }
     return shapes[canonical(item.function)]
@@ -194,7 +194,7 @@ def _tops(column: pa.ListArray, kind: pa.DataType) -> pa.Array:
 
 
 def _argument_type(item: Item, table: pa.Table) -> pa.DataType | None:
-    return evaluate(item.args[0], table.schema.empty_table().to_batches()[0]).type if item.args else None
+    return type_of(item.args[0], table.schema) if item.args else None
 
 
 def _is_fsum(item: Item, table: pa.Table) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.language import evaluate
-from headrace.language.nodes import Infinite, Item, LastEvents, Literal, Sliding, Statement, Tumbling, Window
+from headrace.language.nodes import Expr, Infinite, Item, LastEvents, Literal, Sliding, Statement, Tumbling, Window
 from headrace.testing.definitions import answer, result_type
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -31,6 +31,7 @@ class ExactWindows:
 
     def __init__(self, statement: Statement, table: pa.Table, time: str):
         self.batch = table.combine_chunks().to_batches()[0]
+        self._fsums: dict[Expr, tuple[list[float | None], Ints]] = {}
         self.low = np.zeros(table.num_rows, np.int64)
         self.high = np.zeros(table.num_rows, np.int64)
         times = np.asarray(self.batch.column(time).cast(pa.int64()))
@@ -50,9 +51,14 @@ class ExactWindows:
             return np.ones(self.batch.num_rows, np.bool_)
         return np.asarray(pc.fill_null(evaluate(statement.where, self.batch), False))
 
-    def fsums(self, item: Item) -> tuple[list[float | None], Ints]:
+    def fsums(self, argument: Expr) -> tuple[list[float | None], Ints]:
         """For every row `math.fsum` of a double argument over its window (null where it has no value), and how many."""
-        values = evaluate(item.args[0], self.batch).take(pa.array(self.counted))
+        if argument not in self._fsums:
+            self._fsums[argument] = self._computed_fsums(argument)
+        return self._fsums[argument]
+
+    def _computed_fsums(self, argument: Expr) -> tuple[list[float | None], Ints]:
+        values = evaluate(argument, self.batch).take(pa.array(self.counted))
         # Nulls are left out once, so that a window is a slice of plain floats.
         before = np.concatenate([[0], np.cumsum(np.asarray(values.is_valid()))]).astype(np.int64)
         low, high = before[self.low], before[self.high]

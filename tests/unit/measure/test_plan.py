@@ -98,6 +98,11 @@ def test_wrong_columns_are_named(arguments: dict[str, str], problem: str) -> Non
     assert problem in str(raised.value)
 
 
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="column card is in the data more than once"):
+        Definition(TEXT, "ts").bind(pa.schema([*SCHEMA, ("card", pa.string())]))
+
+
 def test_several_streams_need_a_choice() -> None:
     text = "SELECT count(*) AS a FROM one OVER infinite; SELECT count(*) AS b FROM two OVER infinite"
     with pytest.raises(DefinitionError, match='choose it with stream="one"'):

@@ -1,0 +1,95 @@
+"""What only shows with many events: spilling, long jumps in time, very late events."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.measure.definition import Definition
+from headrace.measure.jit import Ints
+from headrace.measure.reservoir import CHUNK_EVENTS
+from headrace.measure.run import measure_table
+from headrace.measure.task import MeasureTask
+
+MANY = 7 * CHUNK_EVENTS
+SECOND = 1_000_000
+
+
+def events(times: Ints, **columns: Ints) -> pa.Table:
+    return pa.table({"ts": pa.array(times, pa.timestamp("us")), **columns})
+
+
+def ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.combine_chunks().to_numpy(zero_copy_only=False))
+
+
+def test_a_window_larger_than_memory_gives_the_same_answers() -> None:
+    text = """SELECT count(*) AS n, sum(x) AS total FROM t GROUP BY k OVER sliding 300000 s;
+              SELECT max(x) AS top FROM t GROUP BY k OVER sliding 100 s"""
+    rng = np.random.default_rng(5)
+    table = events(np.arange(MANY) * SECOND, k=rng.integers(0, 100, MANY), x=rng.integers(0, 1000, MANY))
+    definition = Definition(text, "ts")
+    task = MeasureTask(definition.plan(table.schema).stages[0], "ts", may_be_late=False, memory_bytes=0)
+    small = [task.push(batch) for batch in table.to_batches(max_chunksize=10_000)]
+    assert task.reservoir.spilled_chunks > 0
+    roomy = measure_table(definition, table)
+    for i, name in enumerate(["n", "total", "top"]):
+        assert pa.chunked_array([answers[i] for answers in small]) == roomy[name]
+
+
+def test_memory_does_not_grow_with_what_windows_have_passed() -> None:
+    definition = Definition("SELECT count(*) AS n FROM t OVER sliding 10 s", "ts")
+    table = events(np.arange(MANY) * SECOND)
+    task = MeasureTask(definition.plan(table.schema).stages[0], "ts", may_be_late=False)
+    for batch in table.to_batches(max_chunksize=10_000):
+        task.push(batch)
+    assert len(task.reservoir) <= 2 * CHUNK_EVENTS
+
+
+def test_one_event_may_end_many_windows() -> None:
+    times = np.concatenate([np.arange(MANY), [10**12]])
+    table = events(times, x=np.ones(MANY + 1, np.int64))
+    answers = measure_table(Definition("SELECT sum(x) AS s, count(*) AS n FROM t OVER sliding 1 day", "ts"), table)
+    assert answers["n"].to_pylist()[-2:] == [MANY, 1]
+    assert answers["s"].to_pylist()[-2:] == [MANY, 1]
+
+
+def test_one_event_may_let_many_into_a_delayed_window() -> None:
+    times = np.concatenate([np.arange(MANY), [3600 * SECOND]])
+    text = "SELECT count(*) AS n, last(x) AS l FROM t OVER infinite delayed by 30 minutes"
+    answers = measure_table(Definition(text, "ts"), events(times, x=np.arange(MANY + 1)))
+    assert answers["n"].to_pylist()[-2:] == [0, MANY]
+    assert answers["l"].to_pylist()[-1] == MANY - 1
+
+
+def test_an_event_may_be_later_than_any_number_of_others() -> None:
+    times = np.concatenate([np.arange(1, MANY), [0], [MANY]])
+    arrival = np.arange(MANY + 1)
+    text = """SELECT count(*) AS n, max(x) AS top, first(x) AS f, last(x) AS l, median(x) AS mid
+              FROM t OVER sliding 1 day"""
+    table = events(times, x=times.copy(), arrival=arrival)
+    answers = measure_table(Definition(text, "ts", arrival="arrival"), table, frames=[10_000] * 50)
+    assert answers.slice(MANY - 1).drop_columns(["ts", "x", "arrival"]).to_pylist() == [
+        {"n": 1, "top": 0, "f": 0, "l": 0, "mid": 0.0},
+        {"n": MANY + 1, "top": MANY, "f": 0, "l": MANY, "mid": MANY / 2},
+    ]
+
+
+def test_rows_without_a_time_are_answered_with_nulls() -> None:
+    table = pa.table({"ts": pa.array([None, 1, 2, None], pa.timestamp("us")), "x": [1, 2, 3, 4]})
+    answers = measure_table(Definition("SELECT count(*) AS n, topK(x, 1) AS t FROM t OVER infinite", "ts"), table)
+    assert answers["n"].to_pylist() == [None, 1, 2, None]
+    assert answers["t"].to_pylist() == [None, [{"value": 2, "count": 1}], [{"value": 2, "count": 1}], None]
+
+
+def test_dates_are_times() -> None:
+    table = pa.table({"day": pa.array([0, 1, 1, 3], pa.date32())})
+    answers = measure_table(Definition("SELECT count(*) AS n FROM t OVER sliding 2 days", "day"), table)
+    assert answers["n"].to_pylist() == [1, 2, 3, 1]
+
+
+def test_an_empty_table_has_the_columns() -> None:
+    table = pa.table({"ts": pa.array([], pa.timestamp("us"))})
+    answers = measure_table(Definition("SELECT count(*) AS n FROM t OVER infinite", "ts"), table)
+    assert answers.column_names == ["ts", "n"]
+    assert ints(answers["n"]).tolist() == []
