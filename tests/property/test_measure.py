@@ -72,5 +72,3 @@ def test_answers_do_not_depend_on_the_memory(case: EventCase, memory_bytes: int)
     roomy = outcome(lambda: measure_table(definition, case.table))
     tight = outcome(lambda: measure_table(definition, case.table, [5] * 8, memory_bytes=memory_bytes))
     assert_same_outcome(tight, roomy, None, f"memory {memory_bytes}, arrival {case.arrival}, {case.text}")
-
-

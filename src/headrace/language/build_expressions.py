@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, NoReturn
 
 from lark import Token, Transformer, v_args
 
@@ -213,7 +213,7 @@ def _negated(literal: Literal) -> int | float | Decimal | None:
     return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _refuse_type(name: Token) -> str:
+def _refuse_type(name: Token) -> NoReturn:
     known = canonical_type_name(str(name), ())
     if known is None:
         near = get_close_matches(name.lower(), TYPE_NAMES, n=1)

@@ -33,6 +33,7 @@ Array = Any
 _MICROS: Final = 1_000_000
 _WIDEST_DAYS: Final = 106_751_990
 _EXACT_IN_DOUBLE: Final = 15
+_EXACT_POWER: Final = 22
 
 
 def try_cast(values: Array, target: pa.DataType) -> Array:
@@ -156,6 +157,46 @@ def _fit_or_null(values: Array, target: pa.DataType) -> Array:
 
 def _decimal_from_double(values: Array, target: pa.DataType) -> Array:
     """Rounds the shortest text of the double half up, as Spark does: 1.005 to two places is 1.01."""
+    digits, plain = _nearest_digits(values, target.scale)
+    plain = pc.and_(plain, pc.less(pc.abs(digits), 10.0 ** min(target.precision, 22)))
+    whole = pc.cast(pc.cast(keep(digits, plain), pa.int64()), pa.decimal128(19, 0))
+    easy = pa.Array.from_buffers(target, len(whole), whole.buffers(), offset=whole.offset)
+    return _with_others(easy, plain, values, lambda others: _decimal_by_text(others, target))
+
+
+def round_doubles(values: Array, places: int) -> Array:
+    """Doubles rounded half up by their shortest text, up to 15 places."""
+
+    def by_text(others: Array) -> Array:
+        # Past 2**52 a double has no fraction; infinities and NaN stay what they are.
+        short = keep(others, pc.less(pc.abs(others), 2.0**52))
+        return pc.coalesce(_to_float(_decimal_by_text(short, pa.decimal128(38, places)), pa.float64()), others)
+
+    digits, plain = _nearest_digits(values, places)
+    return _with_others(pc.divide(digits, 10.0**places), plain, values, by_text)
+
+
+def _nearest_digits(values: Array, scale: int) -> tuple[Array, Array]:
+    """The doubles times 10**scale as whole numbers, and for which of them that is sure.
+
+    It is where the product is small enough to be exact to four places and far enough from a tie.
+    """
+    scaled = pc.multiply(values, 10.0**scale)
+    whole = pc.floor(pc.add(scaled, 0.5))
+    from_tie = pc.abs(pc.subtract(pc.abs(pc.subtract(scaled, whole)), 0.5))
+    sure = pc.and_(pc.less(pc.abs(scaled), 1e11), pc.greater(from_tie, 1e-4))
+    return whole, pc.and_(pc.fill_null(sure, False), scale <= _EXACT_POWER)
+
+
+def _with_others(easy: Array, is_easy: Array, values: Array, compute: Callable[[Array], Array]) -> Array:
+    """`easy` where it holds, and for the other values what the slow way computes."""
+    others = pc.invert(is_easy)
+    if not others.true_count:
+        return easy
+    return pc.replace_with_mask(easy, others, compute(values.filter(others)))
+
+
+def _decimal_by_text(values: Array, target: pa.DataType) -> Array:
     size = pc.abs(values)
     values = pc.if_else(pc.less(size, 10.0 ** -(target.scale + 1)), 0.0, values)
     values = keep(values, pc.less(size, 10.0 ** (target.precision - target.scale)))

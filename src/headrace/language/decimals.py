@@ -154,5 +154,7 @@ def fit(value: Datum, target: pa.DataType) -> Datum:
 def rounded(value: Datum, scale: int) -> Datum:
     if value.type.scale <= scale:
         return value
-    roomy = pc.cast(value, pa.decimal256(_WIDE, value.type.scale))
+    precision = value.type.precision + 1
+    room = pa.decimal128(precision, value.type.scale) if precision <= MAX_PRECISION else None
+    roomy = pc.cast(value, room or pa.decimal256(_WIDE, value.type.scale))
     return pc.round(roomy, ndigits=scale, round_mode="half_towards_infinity")

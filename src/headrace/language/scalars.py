@@ -12,7 +12,7 @@ from pyarrow import types as kinds
 
 from headrace.errors import BindError
 from headrace.language import kernels
-from headrace.language.casts import keep, try_cast
+from headrace.language.casts import keep, round_doubles, try_cast
 from headrace.language.nodes import Call, Literal
 from headrace.language.plain_types import is_number, wider
 from headrace.language.type_names import spark_name
@@ -187,10 +187,7 @@ def _round(call: Call, parts: Sequence[Datum], result: pa.DataType) -> Datum:
     value = parts[0]
     if not kinds.is_floating(result):
         return try_cast(value, result)
-    value = kernels.coerce(value, result)
-    # Past 2**52 a double has no fraction; infinities and NaN stay what they are.
-    short = keep(value, pc.less(pc.abs(value), 2.0**52))
-    return pc.coalesce(try_cast(try_cast(short, pa.decimal128(38, _places(call))), result), value)
+    return round_doubles(kernels.coerce(value, result), _places(call))
 
 
 def _substr(call: Call, parts: Sequence[Datum], result: pa.DataType) -> Datum:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace.language.casts import try_cast
+from headrace.language.casts import round_doubles, try_cast
 from headrace.language.type_names import arrow_type
 
 D, UTC = Decimal, dt.UTC
@@ -113,6 +113,19 @@ NAN_TEXT = "NaN"
 
 def is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+@pytest.mark.parametrize("scale", [0, 1, 2, 6, 15, 30])
+def test_a_double_is_rounded_by_its_shortest_text(scale: int) -> None:
+    sizes = (1e-12, 1e-3, 0.5, 1.005, 2.675, 12345.678, 99999.99999, 1e9 / 3, 1e12 / 7, 1.5)
+    values = [sign * (size + step / 8) for sign in (1, -1) for size in sizes for step in range(40)]
+    with localcontext(prec=80):
+        texts = [D(repr(value)).quantize(D(1).scaleb(-scale), ROUND_HALF_UP) for value in values]
+    target = pa.decimal128(38, scale)
+    wanted = [text if abs(text) < D(10) ** (38 - scale) else None for text in texts]
+    assert try_cast(pa.array(values), target).to_pylist() == wanted
+    if scale <= 15:
+        assert round_doubles(pa.array(values), scale).to_pylist() == [float(text) for text in texts]
 
 
 def test_a_decimal_becomes_the_nearest_double() -> None:
