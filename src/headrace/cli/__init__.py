@@ -1,1 +1,1 @@
-"""The `headrace` command: one file a command, and what they share (`files`, `progress`, `problems`)."""
+"""The `headrace` command: one file a command, and what they share (`reading`, `output`, `progress`, `problems`)."""

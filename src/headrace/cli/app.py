@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -55,9 +56,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code. Every exception becomes a message on stderr."""
     # --debug is understood anywhere on the line, so that it can simply be added at the end.
     debug = "--debug" in arguments
-    if not debug:
-        # Hints of libraries to programmers; a person at a terminal can do nothing about them.
-        warnings.simplefilter("ignore")
     try:
         app([argument for argument in arguments if argument != "--debug"], prog_name="headrace")
     except SystemExit as leaving:
@@ -82,4 +80,8 @@ def _show(problem: Problem) -> int:
 
 def run() -> None:
     """The `headrace` console script."""
+    if "--debug" not in sys.argv:
+        # What libraries tell programmers; a person at a terminal can do nothing about it.
+        warnings.simplefilter("ignore")
+        logging.disable()
     sys.exit(main(sys.argv[1:]))

@@ -116,7 +116,7 @@ def _run(metrics: Metrics, frame: DataFrame, goal: Output, needed: list[str], st
     measured = metrics.measure(frame.observe(seen, *counts).where(~bad).drop(PROBLEM))
     # A shuffle ends a stage of Spark's: there is one for reading, and one for each partitioner.
     stages = 1 + len(metrics.definition.plan(arrow_schema(frame.drop(PROBLEM))).stages)
-    with spark_progress(frame.sparkSession.sparkContext, f"measuring {', '.join(metrics.names)}", stages):
+    with spark_progress(frame.sparkSession.sparkContext, f"measuring {len(metrics.names)} metrics", stages):
         write(measured, goal)
     rows, rejected = _counted(seen, frame, counts)
     clear(goal.rejected())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ def spark_session(command: str) -> Iterator[SparkSession]:
     """A local session for one command, stopped at its end. What the JVM prints goes to a file, not to the screen."""
     with tempfile.NamedTemporaryFile("w+", prefix="headrace-spark-", suffix=".log") as log:
         spark = _start(command, Path(log.name))
+        # PySpark's own handler talks to the JVM in the middle of another call to it; stopping the session is enough.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield spark
         finally:

@@ -7,6 +7,7 @@ from typing import Final
 
 from lark import Lark
 from lark.exceptions import UnexpectedInput
+from lark.lexer import PatternRE, PatternStr, TerminalDef
 
 from headrace.errors import NOWHERE, ParseError, Span
 from headrace.language.build_statements import StatementBuilder
@@ -45,7 +46,17 @@ def _grammar() -> Lark:
         lexer="contextual",
         maybe_placeholders=True,
         transformer=StatementBuilder(),
+        edit_terminals=_end_at_the_word,
     )
+
+
+def _end_at_the_word(terminal: TerminalDef) -> None:
+    """A word of the grammar is a whole word: GROUPP is not GROUP and then P."""
+    pattern = terminal.pattern
+    if isinstance(pattern, PatternStr) and pattern.value.isalpha():
+        terminal.pattern = PatternRE(rf"{pattern.value}\b", pattern.flags)
+        # Lark prefers strings to patterns; now that it is a pattern, it must say so itself.
+        terminal.priority += 1
 
 
 def _check_characters(text: str) -> None:

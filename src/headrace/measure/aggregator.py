@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import MetricOverflow
 from headrace.language import BoundMetric
+from headrace.language.type_names import spark_name
 from headrace.measure.jit import Flags, Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.steps import REWIND, Steps
@@ -66,7 +67,7 @@ class Aggregator(ABC):
         return from_words(self.answers.words(), self.type, self.texts)
 
     def overflow(self) -> MetricOverflow:
-        return MetricOverflow(self.metric.name, str(self.type))
+        return MetricOverflow(self.metric.name, spark_name(self.type))
 
 
 class Answers:
@@ -87,8 +88,8 @@ def is_number(type: pa.DataType | None) -> bool:
     )
 
 
-def needs_number(name: str, type: pa.DataType | None) -> str:
-    return f"{name} needs a number, not {type}"
+def needs_number(name: str, type: pa.DataType) -> str:
+    return f"{name} needs a number, not {spark_name(type)}"
 
 
 def same_type(type: pa.DataType | None) -> pa.DataType | str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import cast
 
 import pyarrow as pa
 
-from headrace.errors import DefinitionError
+from headrace.errors import BindError, DefinitionError
 from headrace.language import BoundMetric, Statement, bind, default_name, find_function, parse
+from headrace.language.names import did_you_mean, listed
 from headrace.language.nodes import Item
+from headrace.language.type_names import spark_name
 from headrace.measure.explain import explain_plan
 from headrace.measure.functions import FUNCTIONS
 from headrace.measure.plan import Plan, make_plan
@@ -32,6 +33,8 @@ class Definition:
     arrival: str | None = None
     stream: str | None = None
     statements: tuple[Statement, ...] = field(init=False, compare=False)
+    names: tuple[str, ...] = field(init=False, compare=False)
+    """The names of the metrics, in the order of the text."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -39,6 +42,19 @@ class Definition:
         if not self.time or not isinstance(self.time, str):
             raise DefinitionError("time= must name the column that holds the time of an event")
         object.__setattr__(self, "statements", self._of_one_stream(parse(self.text)))
+        object.__setattr__(self, "names", self._different_names())
+
+    def _different_names(self) -> tuple[str, ...]:
+        """What can be wrong with a text is said at once, not only when there is data."""
+        names = [metric.name for metric in sketch(self.statements, self.text)]
+        items = [item for statement in self.statements for item in statement.items]
+        taken: set[str] = set()
+        for name, item in zip(names, items, strict=True):
+            if name.lower() in taken:
+                problem = f"a metric cannot be called {name}: another metric has that name"
+                raise BindError(problem, self.text, item.at, "give it another name: AS other_name")
+            taken.add(name.lower())
+        return tuple(names)
 
     def _of_one_stream(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         streams = list(dict.fromkeys(statement.stream for statement in statements))
@@ -52,11 +68,6 @@ class Definition:
         if self.stream not in streams:
             raise DefinitionError(f"no metric is over stream {self.stream}; the text has {', '.join(streams)}")
         return tuple(statement for statement in statements if statement.stream == self.stream)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the metrics, in the order of the text."""
-        return tuple(metric.name for metric in sketch(self.statements, self.text))
 
     def bind(self, schema: pa.Schema) -> tuple[BoundMetric, ...]:
         """Check every name and type against the data's schema."""
@@ -80,13 +91,12 @@ class Definition:
             raise DefinitionError(f"column {twice[0]} is in the data more than once; rename or drop one of them")
         for role, name in (("time", self.time), ("id", self.id), ("arrival", self.arrival)):
             if name is not None and name not in schema.names:
-                close = difflib.get_close_matches(name, schema.names, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(schema.names[:20])}"
-                raise DefinitionError(f"{role} column {name} is not in the data{hint}")
+                hint = did_you_mean(name, schema.names) or f"it has {listed(schema.names, 20)}"
+                raise DefinitionError(f"{role} column {name} is not in the data; {hint}")
         type = schema.field(self.time).type
         if not (pa.types.is_timestamp(type) or pa.types.is_date(type)):
             raise DefinitionError(
-                f"time column {self.time} is {type}, not a time; convert it first, for example with "
+                f"time column {self.time} is {spark_name(type)}, not a time; convert it first, for example with "
                 f"to_timestamp({self.time}) for text, timestamp_millis({self.time}) for epoch milliseconds"
             )
         for role, name in (("id", self.id), ("arrival", self.arrival)):

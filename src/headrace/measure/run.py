@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from headrace.measure.definition import Definition
 from headrace.measure.jit import Ints
+from headrace.measure.keys import BytesIndex
 from headrace.measure.plan import Stage
 from headrace.measure.reservoir import MEMORY_BYTES
 from headrace.measure.task import MeasureTask
+from headrace.measure.words import is_float, order_codes, to_words
 
 
 def measure_table(
@@ -53,15 +55,24 @@ def _run_stage(
 
 def _arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Indices of the rows to measure in their order of arrival, and which rows those are."""
-    keys = [definition.arrival, definition.time, definition.id, *stage.columns]
-    names = list(dict.fromkeys(key for key in keys if key is not None))
+    wanted = [definition.arrival, definition.time, definition.id, *stage.columns]
+    names = list(dict.fromkeys(name for name in wanted if name is not None))
     known = pc.is_valid(table[definition.time])
     if definition.arrival is not None:
         known = pc.and_(known, pc.is_valid(table[definition.arrival]))
-    by = [(name, "ascending") for name in names]
-    order = np.asarray(pc.sort_indices(table.select(names), sort_keys=by)).astype(np.int64)
+    keys = pa.table([_sortable(table[name]) for name in names], [str(i) for i in range(len(names))])
+    by = [(name, "ascending") for name in keys.column_names]
+    order = np.asarray(pc.sort_indices(keys, sort_keys=by, null_placement="at_start")).astype(np.int64)
     mask = np.asarray(known)
     return order[mask[order]], mask
+
+
+def _sortable(column: pa.ChunkedArray) -> pa.Array:
+    """Values that Arrow sorts as Spark does: nulls first, -0.0 as 0.0, NaN last."""
+    if not is_float(column.type):
+        return column.combine_chunks()
+    words = to_words(column, BytesIndex())
+    return pa.array(order_codes(words.word), mask=words.valid == 0)
 
 
 def _pieces(rows: pa.Table, frames: Sequence[int] | None) -> list[pa.RecordBatch]:

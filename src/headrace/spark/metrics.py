@@ -67,14 +67,18 @@ class Metrics:
             df = StageOperator(self.definition, stage, self._parallelism, self._memory_bytes)(df)
         return df.select(*columns, *[column(name) for name in plan.names])
 
-    def rejected(self, df: DataFrame) -> DataFrame:
-        """The rows of `df` that cannot be measured, with the `reason` in a column."""
+    def rejected(self, df: DataFrame, reason: str = "reason") -> DataFrame:
+        """The rows of `df` that cannot be measured, with why in a column called `reason`."""
         self.check(df)
+        if reason.lower() in (name.lower() for name in df.columns):
+            raise DefinitionError(
+                f'the data has a column {reason}; name another one: rejected(df, reason="why")'
+            )
         reasons = F.when(column(self.definition.time).isNull(), F.lit(f"{self.definition.time} is null"))
         if self.definition.arrival is not None:
             arrival = self.definition.arrival
             reasons = reasons.when(column(arrival).isNull(), F.lit(f"{arrival} is null"))
-        return df.withColumn("reason", reasons).where(F.col("reason").isNotNull())
+        return df.withColumn(reason, reasons).where(column(reason).isNotNull())
 
     def check(self, schema: DataFrame | StructType | pa.Schema) -> tuple[BoundMetric, ...]:
         """Check names and types against a schema; gives the metrics with the types of their answers."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DoubleType, FloatType
 
 from headrace.measure.definition import Definition
@@ -66,9 +66,9 @@ class StageOperator:
         fields = [(metric.name, metric.type) for metric in self.stage.metrics]
         names, late = self._columns(), self.definition.arrival is not None
         answer = _answering(self.stage, self.definition.time, names, late, self.memory_bytes)
-        # Spark's own stubs leave structs out of what an iterator of arrays may return; Spark does not.
-        returns: Any = spark_struct(fields)
-        udf: Any = arrow_udf(answer, returns, ArrowUDFType.SCALAR_ITER)
+        # Spark's own stubs know neither hints nor structs here; Spark knows both.
+        make_udf: Any = arrow_udf
+        udf: Any = make_udf(answer, spark_struct(fields))
         return cast(Callable[..., Column], udf.asNondeterministic())
 
 
@@ -85,8 +85,10 @@ def _answering(stage: Stage, time: str, names: list[str], may_be_late: bool, mem
     def measure_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return measure((batch,) for batch in batches)
 
-    # Spark gives arrays, not tuples of them, where there is one column.
-    return measure if len(names) > 1 else measure_one
+    # Spark reads the kind of UDF from the hints, and gives arrays, not tuples of them, where there is one column.
+    answer, given = (measure, tuple[pa.Array, ...]) if len(names) > 1 else (measure_one, pa.Array)
+    answer.__annotations__ = {"batches": Iterator[given], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
+    return answer
 
 
 def column(name: str) -> Column:

@@ -1,4 +1,4 @@
-"""The other side of `headrace.testing.spark.on_connect`: read a call, make it with a Connect session, write the result."""
+"""The other side of `headrace.testing.spark.on_connect`: reads a call, makes it on Spark Connect, writes the result."""
 
 from __future__ import annotations
 

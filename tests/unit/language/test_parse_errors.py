@@ -215,3 +215,11 @@ def test_errors_cross_process_borders() -> None:
     error = error_of("SELECT sum(x) FROM p")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.at, again.hint) == (str(error), error.at, error.hint)
+
+
+@pytest.mark.parametrize("word", ["GROUPP", "WHEREx", "OVRE"])
+def test_a_word_of_the_grammar_is_a_whole_word(word: str) -> None:
+    with pytest.raises(ParseError) as raised:
+        parse(f"SELECT sum(x) FROM p {word} sliding 5m")
+    assert raised.value.at == Span(1, 22, len(word))
+    assert "did you mean" in str(raised.value)

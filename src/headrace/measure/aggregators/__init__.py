@@ -1,4 +1,4 @@
-"""The aggregations, one a file, all behind `base.Aggregator`."""
+"""The aggregations, one a file, all behind `aggregator.Aggregator`."""
 
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.aggregators.avg import Avg

@@ -1,0 +1,77 @@
+"""Every example runs and prints what it should; what the pages show below a piece of Python is what it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
+SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+LINES = {
+    "first_metric.py": ["|  5|2026-03-03 12:05:00| ann| 60.00|  3|85.00|"],
+    "fraud_rules.py": ["card testing        : 12 stolen cards,   0 others"],
+    "replay_arrival.py": [
+        "   101  12:04      20            530                30  <- the late payment was not there yet"
+    ],
+}
+"""Lines that an example must print."""
+
+
+def test_every_example_has_lines_to_look_for() -> None:
+    assert sorted(LINES) == [example.name for example in EXAMPLES]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_example_runs(example: Path) -> None:
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for line in LINES[example.name]:
+        assert line in done.stdout.splitlines(), done.stdout
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of Python on a page, the line above it, and the output shown below it."""
+
+    code: str
+    line: int
+    shown: str | None
+
+
+def pieces_of(page: Path) -> list[Piece]:
+    text = page.read_text()
+    return [Piece(m[1], text.count("\n", 0, m.start(1)), m[2]) for m in SHOWN.finditer(text)]
+
+
+def without_blanks_at_ends(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def _marked(page: Path) -> object:
+    return pytest.param(page, id=page.name, marks=[pytest.mark.spark] if "local_session" in page.read_text() else [])
+
+
+@pytest.mark.parametrize("page", [_marked(page) for page in PAGES])
+def test_page_shows_what_its_python_prints(page: Path, request: pytest.FixtureRequest) -> None:
+    if "local_session" in page.read_text():
+        # The page's own session is then that of all tests, which is small and is stopped in the end.
+        request.getfixturevalue("spark")
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for piece in pieces_of(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * piece.line + piece.code, str(page), "exec"), namespace)
+        assert without_blanks_at_ends(printed.getvalue()) == without_blanks_at_ends(piece.shown or ""), (
+            f"{page.name}:{piece.line}"
+        )
