@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from headrace.errors import ParseError
+from headrace.errors import ParseError, Span
 from headrace.language import parse
 
 
