@@ -89,18 +89,18 @@ def _make_payments(file: Path, seed: int, payments: int) -> Day:
 
 
 def _run_both_windows(spark: SparkSession, day: Day, output: Path) -> list[Verdict]:
-    payments = spark.read.parquet(str(output / "payments.parquet"))
+    payments = spark.read.parquet(str(output.absolute() / "payments.parquet"))
     stolen = [burst.card for burst in day.bursts]
     _headline(2, "Exact metrics for every payment, over real sliding windows")
     screen.out.print(
         Padding(Syntax(METRICS.strip(), "sql", theme="ansi_dark", background_color="default"), (0, 0, 0, 5))
     )
     with _timed("measuring on Spark") as took:
-        file = str(output / "scored.parquet")
+        file = str(output.absolute() / "scored.parquet")
         payments.transform(Metrics(METRICS, time="ts", id="txn").measure).write.mode("overwrite").parquet(file)
         scored = spark.read.parquet(file)
         sliding = compare.sliding_sights(scored, stolen)
-    _say(f"Every payment and its metrics are in {file} {took()}")
+    _say(f"Every payment and its metrics are in {output / 'scored.parquet'} {took()}")
 
     _headline(3, "The usual way: Spark's window(ts, '5 minutes', '1 minute')")
     with _timed("counting hopping windows on Spark") as took:
@@ -187,8 +187,11 @@ def _say_what_next(picture: Path, output: Path) -> None:
 
 
 def _command() -> str:
-    """How the person can call us again: by name where that is on the path, else by the file that was called."""
-    return "headrace" if which("headrace") else os.path.relpath(sys.argv[0])
+    """How the person can call us again: by name where that is on the path, else as we were called."""
+    if which("headrace"):
+        return "headrace"
+    called = Path(sys.argv[0])
+    return "python -m headrace.cli" if called.stem == "__main__" else os.path.relpath(called)
 
 
 def _headline(number: int, title: str) -> None:

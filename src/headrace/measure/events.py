@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.language import evaluate
-from headrace.language.nodes import Expr
+from headrace.language.nodes import Column, Expr
 from headrace.measure.jit import Flags, Ints
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
@@ -61,6 +61,7 @@ class EventEncoder:
         self._filters: list[Expr] = unique(leaf.where for leaf in stage.leaves if leaf.where is not None)
         arguments = unique((m.argument, m.argument_type) for m in stage.metrics if m.argument is not None)
         self._arguments: list[Expr] = [argument for argument, _ in arguments]
+        self._guards = [_guards(stage, argument) for argument in self._arguments]
         self.groupings = {g: Grouping(g) for g in unique(leaf.group_by for leaf in stage.leaves)}
         self._flag_rows = -(-(len(self._filters) + len(arguments)) // _FLAGS_A_ROW)
         self._first_slot_row = FLAG_ROW + self._flag_rows
@@ -82,14 +83,26 @@ class EventEncoder:
             self._set_flag(matrix, i, np.asarray(passed.to_numpy(zero_copy_only=False)).astype(np.int64))
         for i, grouping in enumerate(self.groupings.values()):
             matrix[self._first_slot_row + i] = grouping.slot_of(batch, self._texts)
-        for i, argument in enumerate(self._arguments):
-            words = to_words(evaluate(argument, batch), self._texts)
+        for i in range(len(self._arguments)):
+            words = self._argument(i, batch, matrix)
             self._set_flag(matrix, len(self._filters) + i, words.valid.astype(np.int64))
             row, wide = self._word_rows[i]
             matrix[row] = words.word
             if wide:
                 matrix[row + 1] = words.high
         return matrix
+
+    def _argument(self, index: int, batch: pa.RecordBatch, matrix: Ints) -> Words:
+        """The argument where an event counts: WHERE guards what it computes (a * a may overflow elsewhere)."""
+        argument, guards = self._arguments[index], self._guards[index]
+        if guards is None or isinstance(argument, Column):
+            return to_words(evaluate(argument, batch), self._texts)
+        counts = np.zeros(batch.num_rows, np.bool_)
+        for where in guards:
+            counts |= self.counted(matrix, where) != 0
+        if counts.all():
+            return to_words(evaluate(argument, batch), self._texts)
+        return to_words(evaluate(argument, batch.filter(pa.array(counts))), self._texts).spread(counts)
 
     @staticmethod
     def _set_flag(matrix: Ints, flag: int, values: Ints) -> None:
@@ -120,3 +133,9 @@ class EventEncoder:
         row, wide = self._word_rows[index]
         word = gather(row, source, *parts)
         return Words(word, valid, gather(row + 1, source, *parts)) if wide else Words(word, valid)
+
+
+def _guards(stage: Stage, argument: Expr) -> list[Expr] | None:
+    """The filters of all leaves that use the argument; None if one of them has none."""
+    filters = [leaf.where for leaf in stage.leaves if any(metric.argument == argument for metric in leaf.metrics)]
+    return None if None in filters else [where for where in filters if where is not None]

@@ -60,19 +60,19 @@ def _arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tup
     known = pc.is_valid(table[definition.time])
     if definition.arrival is not None:
         known = pc.and_(known, pc.is_valid(table[definition.arrival]))
-    keys = pa.table([_sortable(table[name]) for name in names], [str(i) for i in range(len(names))])
-    by = [(name, "ascending") for name in keys.column_names]
-    order = np.asarray(pc.sort_indices(keys, sort_keys=by, null_placement="at_start")).astype(np.int64)
+    keys = [key for name in names for key in _sort_keys(table[name])]
+    by = [(str(i), "ascending") for i in range(len(keys))]
+    order = np.asarray(pc.sort_indices(pa.table(keys, [name for name, _ in by]), sort_keys=by)).astype(np.int64)
     mask = np.asarray(known)
     return order[mask[order]], mask
 
 
-def _sortable(column: pa.ChunkedArray) -> pa.Array:
-    """Values that Arrow sorts as Spark does: nulls first, -0.0 as 0.0, NaN last."""
-    if not is_float(column.type):
-        return column.combine_chunks()
-    words = to_words(column, BytesIndex())
-    return pa.array(order_codes(words.word), mask=words.valid == 0)
+def _sort_keys(column: pa.ChunkedArray) -> list[pa.Array]:
+    """What makes Arrow sort as Spark does: nulls first, -0.0 as 0.0, NaN last."""
+    values = column.combine_chunks()
+    if is_float(column.type):
+        values = pa.array(order_codes(to_words(column, BytesIndex()).word))
+    return [column.is_valid().combine_chunks(), values]
 
 
 def _pieces(rows: pa.Table, frames: Sequence[int] | None) -> list[pa.RecordBatch]:

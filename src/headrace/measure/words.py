@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,9 +35,15 @@ class Words:
     valid: Flags
     high: Ints = field(default_factory=lambda: _NO_WORDS)
 
-    def take(self, index: Ints) -> Words:
-        high = self.high[index] if len(self.high) else self.high
-        return Words(self.word[index], self.valid[index], high)
+    def spread(self, places: npt.NDArray[np.bool_]) -> Words:
+        """The words at the places that are true, nulls at the others."""
+        word, valid = np.zeros(len(places), np.int64), np.zeros(len(places), np.uint8)
+        word[places], valid[places] = self.word, self.valid
+        if not len(self.high):
+            return Words(word, valid)
+        high = np.zeros(len(places), np.int64)
+        high[places] = self.high
+        return Words(word, valid, high)
 
 
 def is_text(type: pa.DataType) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 
@@ -93,3 +95,11 @@ def test_an_empty_table_has_the_columns() -> None:
     answers = measure_table(Definition("SELECT count(*) AS n FROM t OVER infinite", "ts"), table)
     assert answers.column_names == ["ts", "n"]
     assert ints(answers["n"]).tolist() == []
+
+
+def test_where_guards_what_is_computed() -> None:
+    table = pa.table({"ts": pa.array([1, 2, 3], pa.timestamp("us")), "a": [3, 2**62, 4], "d": ["1.5", "x", "2.5"]})
+    text = """SELECT sum(a * a) AS s, max(cast(d AS decimal(30, 2))) AS m FROM t WHERE a < 100 OVER infinite"""
+    answers = measure_table(Definition(text, "ts"), table)
+    assert answers["s"].to_pylist() == [9, 9, 25]
+    assert answers["m"].to_pylist() == [Decimal("1.50"), Decimal("1.50"), Decimal("2.50")]
