@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -44,7 +45,7 @@ def check(
     metrics = sketched(text, stream)
     types = [""] * len(metrics) if schema_from is None else _types(text, schema_from, input_format, time, stream)
     screen.out.print(_table(metrics, types))
-    fits = f" and fits {schema_from}" if schema_from is not None else ""
+    fits = escape(f" and fits {schema_from}") if schema_from is not None else ""
     screen.out.print(f"\n[green]ok[/]: {len(metrics)} metric{'s' * (len(metrics) != 1)}; the text is right{fits}")
 
 

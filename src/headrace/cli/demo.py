@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import pyarrow.parquet as pq
 import typer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich import box
 from rich.padding import Padding
 from rich.rule import Rule
@@ -45,7 +45,7 @@ def demo(
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the data and the picture go.")
     ] = _FOLDER,
     payments: Annotated[
-        int, typer.Option(min=1_000, max=20_000_000, metavar="N", help="How many payments the day has.")
+        int, typer.Option(min=1_000, max=5_000_000, metavar="N", help="How many payments the day has.")
     ] = 200_000,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Another number, another day.")] = 2026,
     plot: Annotated[
@@ -91,27 +91,36 @@ def _make_payments(file: Path, seed: int, payments: int) -> Day:
 def _run_both_windows(spark: SparkSession, day: Day, output: Path) -> list[Verdict]:
     payments = spark.read.parquet(str(output.absolute() / "payments.parquet"))
     stolen = [burst.card for burst in day.bursts]
-    _headline(2, "Exact metrics for every payment, over real sliding windows")
-    screen.out.print(
-        Padding(Syntax(METRICS.strip(), "sql", theme="ansi_dark", background_color="default"), (0, 0, 0, 5))
-    )
-    with _timed("measuring on Spark") as took:
-        file = str(output.absolute() / "scored.parquet")
-        payments.transform(Metrics(METRICS, time="ts", id="txn").measure).write.mode("overwrite").parquet(file)
-        scored = spark.read.parquet(file)
-        sliding = compare.sliding_sights(scored, stolen)
-    _say(f"Every payment and its metrics are in {output / 'scored.parquet'} {took()}")
+    scored = _slide(payments, output / "scored.parquet")
+    windows = _hop(payments)
+    with _timed("comparing"):
+        verdicts = compare.judge(
+            day.bursts, compare.sliding_sights(scored, stolen), compare.hopping_sights(windows, stolen)
+        )
+        sliding = compare.false_alarms(scored, "payments_5m", day.bursts)
+        hopping = compare.false_alarms(windows, "payments", day.bursts)
+    _say(f"[dim]False alarms on honest cards: {sliding} with sliding, {hopping} with hopping windows[/]")
+    return verdicts
 
+
+def _slide(payments: DataFrame, file: Path) -> DataFrame:
+    _headline(2, "Exact metrics for every payment, over real sliding windows")
+    text = Syntax(METRICS.strip(), "sql", theme="ansi_dark", background_color="default")
+    screen.out.print(Padding(text, (0, 0, 0, 5)))
+    with _timed("measuring on Spark") as took:
+        scored = payments.transform(Metrics(METRICS, time="ts", id="txn").measure)
+        scored.write.mode("overwrite").parquet(str(file.absolute()))
+    _say(f"Every payment and its metrics are in {file} {took()}")
+    return payments.sparkSession.read.parquet(str(file.absolute()))
+
+
+def _hop(payments: DataFrame) -> DataFrame:
     _headline(3, "The usual way: Spark's window(ts, '5 minutes', '1 minute')")
     with _timed("counting hopping windows on Spark") as took:
         windows = compare.hopping_windows(payments).cache()
-        count, hopping = windows.count(), compare.hopping_sights(windows, stolen)
-        alarms = [
-            compare.false_alarms(*counted, day.bursts) for counted in ((scored, "payments_5m"), (windows, "payments"))
-        ]
+        count = windows.count()
     _say(f"{count:,} windows of 5 minutes, one starting every minute for every card {took()}")
-    _say(f"[dim]False alarms on honest cards: {alarms[0]} with sliding, {alarms[1]} with hopping windows[/]")
-    return compare.judge(day.bursts, sliding, hopping)
+    return windows
 
 
 def _draw(verdicts: Sequence[Verdict], picture: Path) -> None:

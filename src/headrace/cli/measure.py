@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import time as clock
 from dataclasses import dataclass
-from typing import Annotated
 
 import pyarrow as pa
-import typer
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from rich.markup import escape
 from rich.table import Table
 
 from headrace import Metrics
 from headrace.cli import screen
-from headrace.cli.options import Debug, InputFormat, QueryFile, Stream
+from headrace.cli.options import (
+    Arrival,
+    Data,
+    Debug,
+    EventId,
+    EventTime,
+    InputFormat,
+    OutputFormat,
+    OutputPath,
+    Overwrite,
+    QueryFile,
+    Stream,
+    TimeFormat,
+)
 from headrace.cli.output import Output, clear, find_output, write
 from headrace.cli.progress import spark_progress
 from headrace.cli.query import read_query
@@ -40,39 +52,16 @@ class Done:
 
 def measure(
     file: QueryFile,
-    input: Annotated[
-        str,
-        typer.Option(
-            "--input", "-i", metavar="DATA", help="A file, a folder of part files, or a pattern: Parquet, CSV or JSON."
-        ),
-    ],
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="OUT",
-            help="NAME.parquet or NAME.csv makes one file, any other name a folder of part files.",
-        ),
-    ],
-    time: Annotated[str, typer.Option(metavar="COLUMN", help="The column with the time of an event.")],
-    id: Annotated[str | None, typer.Option(metavar="COLUMN", help="Orders events of equal time.")] = None,
-    arrival: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The order in which events came. Default: their time.")
-    ] = None,
+    input: Data,
+    output: OutputPath,
+    time: EventTime,
+    id: EventId = None,
+    arrival: Arrival = None,
     stream: Stream = None,
-    time_format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="How to read a time that is text ('dd/MM/yyyy HH:mm:ss') or a number (s, ms or us since 1970).",
-        ),
-    ] = None,
+    time_format: TimeFormat = None,
     input_format: InputFormat = None,
-    output_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="parquet or csv, where the name does not say it.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace what is at OUT.")] = False,
+    output_format: OutputFormat = None,
+    overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
     """Compute the metrics of a text for every row of the data, exactly.
@@ -91,7 +80,7 @@ def measure(
     goal = find_output(output, output_format, overwrite, input)
     with spark_session("measure") as spark:
         started = clock.monotonic()
-        with screen.err.status(f"reading {source.path}"):
+        with screen.err.status(escape(f"reading {source.path}")):
             found = with_assumed_types(read(spark, source), time, _numbers(metrics))
             frame = with_time(found, time, time_format)
             metrics.check(frame.drop(PROBLEM))
@@ -144,8 +133,10 @@ def _any_null(names: list[str]) -> Column:
 
 
 def _rejected(metrics: Metrics, frame: DataFrame) -> DataFrame:
-    unreadable = frame.where(F.col(PROBLEM).isNotNull()).withColumn("reason", F.col(PROBLEM)).drop(PROBLEM)
-    without_time = metrics.rejected(frame.where(F.col(PROBLEM).isNull()).drop(PROBLEM))
+    taken = {name.lower() for name in frame.columns}
+    reason = next(name for name in ("reason", "headrace_reason", "rejected_because") if name not in taken)
+    unreadable = frame.where(F.col(PROBLEM).isNotNull()).withColumnRenamed(PROBLEM, reason)
+    without_time = metrics.rejected(frame.where(F.col(PROBLEM).isNull()).drop(PROBLEM), reason=reason)
     return without_time.unionByName(unreadable)
 
 
@@ -154,14 +145,10 @@ def _print_summary(done: Done, goal: Output) -> None:
     table.add_column(style="dim")
     table.add_column()
     table.add_row("rows", f"{done.rows:,}")
-    table.add_row("metrics", f"{len(done.metrics)}: {', '.join(done.metrics)}")
+    table.add_row("metrics", escape(f"{len(done.metrics)}: {', '.join(done.metrics)}"))
     table.add_row("seconds", f"{done.seconds:.1f}")
-    if done.rejected:
-        table.add_row(
-            "rejected",
-            f"[yellow]{done.rejected:,}[/] row{'s' * (done.rejected != 1)}, with reasons in {goal.rejected().path}",
-        )
-    else:
-        table.add_row("rejected", "0 rows")
-    table.add_row("written to", goal.path)
+    rejected = f"{done.rejected:,} row{'s' * (done.rejected != 1)}"
+    where = f"[yellow]{rejected}[/], with reasons in {escape(goal.rejected().path)}" if done.rejected else rejected
+    table.add_row("rejected", where)
+    table.add_row("written to", escape(goal.path))
     screen.out.print(table)

@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
+from rich.markup import escape
 
 from headrace.cli import screen
 from headrace.cli.reading import PROBLEM, only_time_column, read
@@ -74,6 +75,6 @@ def data_frame(command: str, path: str, input_format: str | None, time: str | No
     """The data at `path`, for a look at its schema, and its time column: `time`, or the only one it can be."""
     source = find_source(path, input_format)
     with spark_session(command) as spark:
-        with screen.err.status(f"looking at {path}"):
+        with screen.err.status(escape(f"looking at {path}")):
             frame = read(spark, source).drop(PROBLEM)
         yield frame, time if time is not None else only_time_column(frame)

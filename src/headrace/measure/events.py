@@ -79,7 +79,7 @@ class EventEncoder:
         matrix[TIME_ROW] = times
         matrix[NUMBER_ROW] = np.arange(first_number, first_number + count)
         for i, condition in enumerate(self._filters):
-            passed = pc.fill_null(evaluate(condition, batch), False)
+            passed = pc.fill_null(evaluate(condition, batch).cast(pa.bool_()), False)
             self._set_flag(matrix, i, np.asarray(passed.to_numpy(zero_copy_only=False)).astype(np.int64))
         for i, grouping in enumerate(self.groupings.values()):
             matrix[self._first_slot_row + i] = grouping.slot_of(batch, self._texts)

@@ -70,6 +70,8 @@ def _arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tup
 def _sort_keys(column: pa.ChunkedArray) -> list[pa.Array]:
     """What makes Arrow sort as Spark does: nulls first, -0.0 as 0.0, NaN last."""
     values = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        values = values.cast(column.type.value_type)
     if is_float(column.type):
         values = pa.array(order_codes(to_words(column, BytesIndex()).word))
     return [column.is_valid().combine_chunks(), values]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.language.nodes import LastEvents
@@ -19,7 +20,7 @@ from headrace.measure.plan import Leaf, Stage
 from headrace.measure.reservoir import MEMORY_BYTES, EventReservoir
 from headrace.measure.steps import NEVER
 from headrace.measure.words import to_words
-from headrace.model.ticks import DAY
+from headrace.model.ticks import DAY, FARTHEST
 
 
 class MeasureTask:
@@ -53,19 +54,17 @@ class MeasureTask:
             self._windows.append(WindowLeaf(leaf, together, self._encoder))
 
     def push(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """The answers of the rows, one array for each metric of the stage. Rows without a time get nulls."""
-        present = rows.column(self._time).is_valid()
-        if present.false_count == 0:
-            return self._answer(rows)
-        answers = self._answer(rows.filter(present))
-        positions = np.cumsum(present.to_numpy(zero_copy_only=False)) - 1
-        index = pa.array(positions, mask=~present.to_numpy(zero_copy_only=False))
+        """The answers of the rows, one array for each metric of the stage. Rows that cannot be measured get nulls."""
+        times, known = self._ticks(rows.column(self._time))
+        if known.all():
+            return self._answer(rows, times)
+        answers = self._answer(rows.filter(pa.array(known)), times[known])
+        index = pa.array(np.cumsum(known) - 1, mask=~known)
         return [answer.take(index) for answer in answers]
 
-    def _answer(self, rows: pa.RecordBatch) -> list[pa.Array]:
+    def _answer(self, rows: pa.RecordBatch, times: Ints) -> list[pa.Array]:
         if rows.num_rows == 0:
             return [pa.array([], metric.type) for metric in self._stage.metrics]
-        times = self._ticks(rows.column(self._time))
         events = self._encoder.encode(rows, times, self._next_number)
         batch = Batch(events, self._next_number, self._late_rows(times))
         if self._windows:
@@ -80,9 +79,11 @@ class MeasureTask:
         self._forget()
         return [found[metric.name] for metric in self._stage.metrics]
 
-    def _ticks(self, column: pa.Array) -> Ints:
-        words = to_words(column, self._texts).word
-        return words * DAY if pa.types.is_date(column.type) else words
+    def _ticks(self, column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Times, and where they are known: not null, and not so far off that a window's edge would leave 64 bits."""
+        words = to_words(column, self._texts)
+        ticks = words.word * DAY if pa.types.is_date(column.type) else words.word
+        return ticks, (words.valid != 0) & (np.abs(ticks) <= FARTHEST)
 
     def _late_rows(self, times: Ints) -> Ints:
         before = np.maximum.accumulate(np.concatenate([[self._newest], times[:-1]]))

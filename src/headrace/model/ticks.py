@@ -18,7 +18,18 @@ HOUR: Final = Ticks(60 * MINUTE)
 DAY: Final = Ticks(24 * HOUR)
 WEEK: Final = Ticks(7 * DAY)
 
-_UNITS: Final = (("w", WEEK), ("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND), ("us", MICROSECOND))
+FARTHEST: Final = Ticks(1 << 60)
+"""Events up to this far from the epoch, 36,500 years, can be measured: windows of 10,000 years stay within 64 bits."""
+
+_UNITS: Final = (
+    ("w", WEEK),
+    ("d", DAY),
+    ("h", HOUR),
+    ("m", MINUTE),
+    ("s", SECOND),
+    ("ms", MILLISECOND),
+    ("us", MICROSECOND),
+)
 
 
 def format_ticks(length: Ticks) -> str:

@@ -11,6 +11,7 @@ from headrace.errors import DefinitionError
 from headrace.language import BoundMetric
 from headrace.measure.definition import Definition
 from headrace.measure.reservoir import MEMORY_BYTES
+from headrace.model.ticks import FARTHEST
 from headrace.spark.operator import StageOperator, column
 from headrace.spark.schema import arrow_schema
 
@@ -57,7 +58,8 @@ class Metrics:
     def measure(self, df: DataFrame) -> DataFrame:
         """Every row and column of `df`, and one more column for each metric.
 
-        Rows whose time (or arrival) is null have null metrics and count nowhere; `rejected` lists them.
+        Rows whose time (or arrival) is null, or whose time is 36,500 years away, have null metrics and count nowhere;
+        `rejected` lists them.
         """
         if df.isStreaming:
             raise DefinitionError("measure takes a batch DataFrame so far, not a streaming one")
@@ -71,10 +73,12 @@ class Metrics:
         """The rows of `df` that cannot be measured, with why in a column called `reason`."""
         self.check(df)
         if reason.lower() in (name.lower() for name in df.columns):
-            raise DefinitionError(
-                f'the data has a column {reason}; name another one: rejected(df, reason="why")'
-            )
-        reasons = F.when(column(self.definition.time).isNull(), F.lit(f"{self.definition.time} is null"))
+            raise DefinitionError(f'the data has a column {reason}; name another one: rejected(df, reason="why")')
+        time = self.definition.time
+        reasons = F.when(column(time).isNull(), F.lit(f"{time} is null"))
+        reasons = reasons.when(
+            F.abs(F.unix_micros(column(time).cast("timestamp"))) > FARTHEST, F.lit(f"{time} is out of range")
+        )
         if self.definition.arrival is not None:
             arrival = self.definition.arrival
             reasons = reasons.when(column(arrival).isNull(), F.lit(f"{arrival} is null"))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
-
-from pyspark import cloudpickle
 
 from headrace.testing.spark import connect_session
 
 
 def main(call: Path, result: Path) -> None:
     """Call what is pickled in one file, and pickle what it returns into the other."""
-    function, arguments = cloudpickle.loads(call.read_bytes())
+    function, arguments = pickle.loads(call.read_bytes())
     with connect_session() as session:
         answer = function(session, *arguments)
         unfinished = result.with_suffix(".part")
-        unfinished.write_bytes(cloudpickle.dumps(answer))
+        unfinished.write_bytes(pickle.dumps(answer))
         # Renamed when whole: the caller takes the file's presence for success.
         unfinished.rename(result)
 

@@ -10,6 +10,8 @@ def test_contract(function):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -100,15 +102,15 @@ def check_scenario(text: str, case: Scenario, frames: Sequence[Sequence[int] | N
     definition = Definition(text, time=case.time, id=case.id, arrival=case.arrival)
     expected = outcome(oracle.table)
     for sizes in frames:
-        actual = outcome(lambda sizes=sizes: measure_table(definition, case.table, sizes))  # type: ignore[misc]
+        actual = outcome(partial(measure_table, definition, case.table, sizes))
         assert_same_outcome(actual, expected, oracle, f"frames {sizes}, arrival {case.arrival}, {text}")
 
 
 def check_frame_independence(definition: Definition, table: pa.Table) -> None:
     """However the rows are cut into frames, the answers are those of one frame: the cut is not in the data."""
-    whole = outcome(lambda: measure_table(definition, table))
+    whole = outcome(partial(measure_table, definition, table))
     for sizes in cuts(table.num_rows):
-        actual = outcome(lambda sizes=sizes: measure_table(definition, table, sizes))  # type: ignore[misc]
+        actual = outcome(partial(measure_table, definition, table, sizes))
         assert_same_outcome(actual, whole, None, f"frames {sizes}, {definition.text}")
 
 
@@ -133,7 +135,17 @@ def calls(function: str, argument: str) -> list[str]:
     )
 
 
-Outcome = pa.Table | type[MetricOverflow]
+def every_metric(window: str) -> str:
+    """A text with every function over every type it takes, for the columns of `scenarios.every_kind`."""
+    items = [
+        f"{calls(signature.name, kind.name)[-1]} AS {signature.name}_{kind.name}"
+        for signature in FUNCTIONS
+        for kind in kinds_for(signature.name)
+    ]
+    return f"SELECT count(*) AS n, {', '.join(items)} FROM events WHERE ok GROUP BY key OVER {window}"
+
+
+Outcome: TypeAlias = "pa.Table | type[MetricOverflow]"
 
 
 def outcome(run: Callable[[], pa.Table]) -> Outcome:

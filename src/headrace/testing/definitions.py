@@ -7,7 +7,7 @@ All arithmetic is exact (integers, fractions, decimals); rounding happens once, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
@@ -111,7 +111,7 @@ def sum_of(values: Sequence[Any], kind: pa.DataType) -> Any:
         return None
     if pa.types.is_floating(kind):
         return double_sum(values)
-    total = sum(Fraction(value) for value in values)
+    total = exact_sum(values)
     if pa.types.is_integer(kind):
         return int(total) if -(2**63) <= total < 2**63 else OVERFLOW
     return _as_decimal(total, kind)
@@ -123,7 +123,12 @@ def avg_of(values: Sequence[Any], kind: pa.DataType) -> Any:
         return None
     if pa.types.is_floating(kind):
         return double_sum(values) / len(values)
-    return _as_decimal(sum(Fraction(value) for value in values) / len(values), kind)
+    return _as_decimal(exact_sum(values) / len(values), kind)
+
+
+def exact_sum(values: Iterable[Any]) -> Fraction:
+    """The sum of integers, decimals or finite doubles, without rounding."""
+    return sum((Fraction(value) for value in values), Fraction(0))
 
 
 def double_sum(values: Sequence[float]) -> float:
@@ -131,7 +136,7 @@ def double_sum(values: Sequence[float]) -> float:
     special = [value for value in values if not math.isfinite(value)]
     if special:
         return sum(special)  # inf + inf is inf, inf - inf and anything with NaN is NaN
-    return rounded(sum((Fraction(value) for value in values), Fraction(0)))
+    return rounded(exact_sum(values))
 
 
 def rounded(exact: Fraction) -> float:
@@ -158,9 +163,9 @@ def std_dev(values: Sequence[Any]) -> float | None:
         return None
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
         return math.nan
-    exact = [Fraction(value) for value in values]
-    mean = sum(exact) / len(exact)
-    return square_root(sum((value - mean) ** 2 for value in exact) / (len(exact) - 1))
+    mean = exact_sum(values) / len(values)
+    squares = exact_sum((Fraction(value) - mean) * (Fraction(value) - mean) for value in values)
+    return square_root(squares / (len(values) - 1))
 
 
 def square_root(exact: Fraction | int) -> float:

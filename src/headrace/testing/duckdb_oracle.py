@@ -131,6 +131,8 @@ def _finish(item: Item, n: int, answers: pa.Table, table: pa.Table) -> pa.Array:
     argument = _argument_type(item, table)
     kind = result_type(item.function, argument)
     name = canonical(item.function)
+    if argument is None:
+        return column
     if name == "avg":
         return _averages(column, kind, argument)
     if name == "stdDev":

@@ -145,7 +145,7 @@ def arrival_order(table: pa.Table, time: str, id: str | None, arrival: str | Non
     for older, newer in itertools.pairwise(rows):
         if keys[older] == keys[newer]:
             raise ValueError(f"rows {older} and {newer} arrive together; give the oracle an id that tells them apart")
-    return [Event(row, place, times[row]) for place, row in enumerate(rows)]
+    return [Event(row, place, moment) for place, row in enumerate(rows) if (moment := times[row]) is not None]
 
 
 def microseconds(times: pa.ChunkedArray) -> list[int | None]:

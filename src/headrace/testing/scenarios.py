@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.testing.values import FULL_DECIMAL, MAX_INT64, MIN_INT64, NEAR_OVERFLOW, Kind
+from headrace.testing.values import FULL_DECIMAL, KINDS, MAX_INT64, MIN_INT64, NEAR_OVERFLOW, Kind
 
 SECOND = 1_000_000
 
@@ -45,6 +45,16 @@ def scenario(kind: Kind, *, seed: int, rows: int = 60, arrival: str | None = Non
         "x": pa.array(x, kind.type),
     }
     return Scenario(pa.table(columns), arrival=arrival)
+
+
+def every_kind(rows: int = 60) -> pa.Table:
+    """The events of a scenario with one column for every type, named as the kind, instead of `x`."""
+    table = scenario(KINDS[0], seed=21, rows=rows).table.drop_columns(["x"])
+    dice = random.Random(22)
+    for kind in KINDS:
+        values = [dice.choice((None, *kind.values)) for _ in range(rows)]
+        table = table.append_column(kind.name, pa.array(values, kind.type))
+    return table
 
 
 def near_the_limits() -> Iterator[Scenario]:

@@ -20,6 +20,7 @@ answers = on_connect(totals, table)            # called here
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headrace.spark.session import java_version, local_session
 
@@ -54,6 +57,15 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+def dataframe(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """An Arrow table on Spark, with the types it has in Arrow: left alone, Spark gives every timestamp a zone."""
+    df = spark.createDataFrame(table)
+    for field in table.schema:
+        if field.type == pa.timestamp("us"):
+            df = df.withColumn(field.name, F.col(field.name).cast("timestamp_ntz"))
+    return df
+
+
 def on_connect(function: Callable[..., Result], *arguments: object) -> Result:
     """Call `function(spark, *arguments)` with a Spark Connect session, in a new process, and give back its result.
 
@@ -71,7 +83,7 @@ def on_connect(function: Callable[..., Result], *arguments: object) -> Result:
         )
         if not result.exists():
             raise RuntimeError(f"{function.__name__} failed on Spark Connect:\n{done.stderr[-_SHOWN_ERROR:]}")
-        return cloudpickle.loads(result.read_bytes())  # type: ignore[no-any-return]
+        return pickle.loads(result.read_bytes())  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -87,7 +99,12 @@ def connect_session(cores: int = 2) -> Iterator[SparkSession]:
 
 
 def _connect_environment() -> dict[str, str]:
-    settings = ("spark.ui.enabled=false", "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1")
+    settings = (
+        "spark.ui.enabled=false",
+        "spark.ui.showConsoleProgress=false",
+        "spark.driver.bindAddress=127.0.0.1",
+        "spark.driver.host=127.0.0.1",
+    )
     return {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -100,9 +117,10 @@ def _connect_environment() -> dict[str, str]:
 
 def _pickled(function: Callable[..., Any], arguments: tuple[object, ...]) -> bytes:
     module = sys.modules[function.__module__]
+    pickles: Any = cloudpickle  # it has no type hints
     # A test module cannot be imported by name in another process, so its functions travel by value.
-    cloudpickle.register_pickle_by_value(module)
+    pickles.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps((function, arguments))  # type: ignore[no-any-return]
+        return bytes(pickles.dumps((function, arguments)))
     finally:
-        cloudpickle.unregister_pickle_by_value(module)
+        pickles.unregister_pickle_by_value(module)

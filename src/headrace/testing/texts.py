@@ -35,7 +35,7 @@ def metric_texts(draw: Draw, schema: pa.Schema, max_statements: int = 3) -> str:
 def aggregations(draw: Draw, schema: pa.Schema) -> str:
     """A call such as `percentile(amount, 0.9)`, with an argument that the function takes."""
     field = draw(st.sampled_from([field for field in schema if field.name not in ("id", "arrival")]))
-    function = draw(st.sampled_from(("count(*)", *FOR_ALL, *(FOR_NUMBERS if _is_number(field.type) else ()))))
+    function: str = draw(st.sampled_from(("count(*)", *FOR_ALL, *(FOR_NUMBERS if _is_number(field.type) else ()))))
     argument = draw(arguments(field))
     if function == "count(*)":
         return function

@@ -103,3 +103,21 @@ def test_where_guards_what_is_computed() -> None:
     answers = measure_table(Definition(text, "ts"), table)
     assert answers["s"].to_pylist() == [9, 9, 25]
     assert answers["m"].to_pylist() == [Decimal("1.50"), Decimal("1.50"), Decimal("2.50")]
+
+
+def test_times_at_the_ends_of_64_bits_are_not_measured() -> None:
+    ends = pa.array([-(2**63) + 5, 0, 2**63 - 1], pa.timestamp("us"))
+    answers = measure_table(Definition("SELECT count(*) AS n FROM t OVER infinite", "ts"), pa.table({"ts": ends}))
+    assert answers["n"].to_pylist() == [None, 1, None]
+
+
+def test_a_condition_that_is_null_counts_nothing() -> None:
+    table = events(np.arange(2))
+    answers = measure_table(Definition("SELECT count(*) AS n FROM t WHERE null OVER infinite", "ts"), table)
+    assert answers["n"].to_pylist() == [0, 0]
+
+
+def test_dictionary_columns_are_taken_by_value() -> None:
+    table = events(np.zeros(3, np.int64)).append_column("k", pa.array(["b", "a", "b"]).dictionary_encode())
+    answers = measure_table(Definition("SELECT count(*) AS n FROM t GROUP BY k OVER infinite", "ts"), table)
+    assert answers["n"].to_pylist() == [1, 1, 2]
