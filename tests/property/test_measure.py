@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -38,10 +40,10 @@ def test_near_the_end_of_a_range_it_is_exact_or_an_error(case: EventCase, data: 
 
 @given(event_cases(), st.randoms(use_true_random=False))
 @settings(calmly, max_examples=60)
-def test_the_order_of_the_rows_in_the_table_does_not_matter(case: EventCase, dice: st.random_module) -> None:
+def test_the_order_of_the_rows_in_the_table_does_not_matter(case: EventCase, dice: random.Random) -> None:
     definition = Definition(case.text, time=case.time, id=case.id, arrival=case.arrival)
     shuffled = list(range(case.table.num_rows))
-    dice.shuffle(shuffled)  # type: ignore[attr-defined]
+    dice.shuffle(shuffled)
     try:
         expected = measure_table(definition, case.table).take(pa.array(shuffled, pa.int64()))
     except MetricOverflow:

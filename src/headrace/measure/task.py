@@ -82,8 +82,9 @@ class MeasureTask:
     def _ticks(self, column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Times, and where they are known: not null, and not so far off that a window's edge would leave 64 bits."""
         words = to_words(column, self._texts)
-        ticks = words.word * DAY if pa.types.is_date(column.type) else words.word
-        return ticks, (words.valid != 0) & (np.abs(ticks) <= FARTHEST)
+        unit = DAY if pa.types.is_date(column.type) else 1
+        near = (words.word >= -FARTHEST // unit) & (words.word <= FARTHEST // unit)
+        return words.word * unit, (words.valid != 0) & near
 
     def _late_rows(self, times: Ints) -> Ints:
         before = np.maximum.accumulate(np.concatenate([[self._newest], times[:-1]]))

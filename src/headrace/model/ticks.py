@@ -33,13 +33,15 @@ _UNITS: Final = (
 
 
 def format_ticks(length: Ticks) -> str:
-    """A length of time as people write it: 5m, 1h30m, 7d. Exact, and read back by the language."""
+    """A length of time as people write it: 5m, 1h30m, 7d. Exact, and read back by the language.
+
+    Weeks are shown as days: people compare 7d with 30d, not 1w with 30d.
+    """
     if length == 0:
         return "0s"
     parts, rest = [], int(length)
     for unit, size in _UNITS:
-        # A week is shown as days: people compare 7d with 30d, not 1w with 30d.
-        if unit != "w" and rest >= size:
+        if rest >= size:
             parts.append(f"{rest // size}{unit}")
             rest %= size
     return "".join(parts)

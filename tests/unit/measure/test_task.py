@@ -106,9 +106,11 @@ def test_where_guards_what_is_computed() -> None:
 
 
 def test_times_at_the_ends_of_64_bits_are_not_measured() -> None:
-    ends = pa.array([-(2**63) + 5, 0, 2**63 - 1], pa.timestamp("us"))
-    answers = measure_table(Definition("SELECT count(*) AS n FROM t OVER infinite", "ts"), pa.table({"ts": ends}))
-    assert answers["n"].to_pylist() == [None, 1, None]
+    definition = Definition("SELECT count(*) AS n FROM t OVER infinite", "ts")
+    ends = pa.array([-(2**63), 0, 2**63 - 1], pa.timestamp("us"))
+    assert measure_table(definition, pa.table({"ts": ends}))["n"].to_pylist() == [None, 1, None]
+    days = pa.array([-(2**31), 0, 2**31 - 1], pa.date32())
+    assert measure_table(definition, pa.table({"ts": days}))["n"].to_pylist() == [None, 1, None]
 
 
 def test_a_condition_that_is_null_counts_nothing() -> None:
