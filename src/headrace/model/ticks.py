@@ -22,7 +22,6 @@ FARTHEST: Final = Ticks(1 << 60)
 """Events up to this far from the epoch, 36,500 years, can be measured: windows of 10,000 years stay within 64 bits."""
 
 _UNITS: Final = (
-    ("w", WEEK),
     ("d", DAY),
     ("h", HOUR),
     ("m", MINUTE),
