@@ -100,6 +100,9 @@ class EventEncoder:
         counts = np.zeros(batch.num_rows, np.bool_)
         for where in guards:
             counts |= self.counted(matrix, where) != 0
+        if not counts.any():
+            nothing = np.zeros(batch.num_rows, np.int64)
+            return Words(nothing, nothing.astype(np.uint8), nothing)
         if counts.all():
             return to_words(evaluate(argument, batch), self._texts)
         return to_words(evaluate(argument, batch.filter(pa.array(counts))), self._texts).spread(counts)

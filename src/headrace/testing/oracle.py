@@ -19,8 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.language import evaluate, parse
+from headrace.language import evaluate, parse, type_of
 from headrace.language.nodes import Expr, Infinite, Item, LastEvents, Literal, Sliding, Statement, Tumbling, Window
+from headrace.model.ticks import FARTHEST
 from headrace.testing.definitions import ULPS, answer, canonical, identity, order, result_type
 
 
@@ -132,8 +133,13 @@ def in_window(window: Window, time: int, now: int) -> bool:
 
 
 def arrival_order(table: pa.Table, time: str, id: str | None, arrival: str | None) -> list[Event]:
-    """The rows that have a time (and an arrival), in the order in which they arrived."""
-    times = microseconds(table.column(time))
+    """The rows that have a time (and an arrival), in the order in which they arrived.
+
+    A time farther from the epoch than FARTHEST is as good as none.
+    """
+    times = [
+        None if moment is None or abs(moment) > FARTHEST else moment for moment in microseconds(table.column(time))
+    ]
     columns = [
         *([table.column(arrival).to_pylist()] if arrival is not None else []),
         times,
@@ -157,26 +163,33 @@ def microseconds(times: pa.ChunkedArray) -> list[int | None]:
 def _question(item: Item, statement: Statement, table: pa.Table) -> Question:
     if item.name is None:
         raise ValueError(f"{item.function}: the oracle wants a name for every metric, as in `{item.function}(…) AS n`")
-    arguments = _evaluated(item.args[0], table) if item.args else None
-    rows = table.num_rows
+    rows = range(table.num_rows)
     keys = [table.column(column.name).to_pylist() for column in statement.group_by]
-    passes = _evaluated(statement.where, table).to_pylist() if statement.where is not None else [True] * rows
+    passes = _evaluated(statement.where, table) if statement.where is not None else [True for _ in rows]
+    counted = [row for row in rows if passes[row] is True]
+    values: list[Any] = [None for _ in rows]
+    if item.args:
+        # Only for the rows that pass: WHERE may be there to keep an argument from failing.
+        argued = _evaluated(item.args[0], table.take(pa.array(counted, pa.int64())))
+        for row, value in zip(counted, argued, strict=True):
+            values[row] = value
     return Question(
         name=item.name,
         function=item.function if item.args else "count(*)",
         parameters=tuple(_constant(arg) for arg in item.args[1:]),
         window=statement.window,
-        keys=[tuple(identity(column[row]) for column in keys) for row in range(rows)],
+        keys=[tuple(identity(column[row]) for column in keys) for row in rows],
         counted=[passed is True for passed in passes],
-        values=arguments.to_pylist() if arguments is not None else [None] * rows,
-        type=result_type(item.function, arguments.type if arguments is not None else None),
+        values=values,
+        type=result_type(item.function, type_of(item.args[0], table.schema) if item.args else None),
     )
 
 
-def _evaluated(expr: Expr, table: pa.Table) -> pa.Array:
+def _evaluated(expr: Expr, table: pa.Table) -> list[Any]:
+    """The expression for each row."""
     batches = table.combine_chunks().to_batches()
     batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-    return evaluate(expr, batch)
+    return evaluate(expr, batch).to_pylist()  # type: ignore[no-any-return]
 
 
 def _constant(expr: Expr) -> float:

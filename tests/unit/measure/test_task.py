@@ -103,6 +103,8 @@ def test_where_guards_what_is_computed() -> None:
     answers = measure_table(Definition(text, "ts"), table)
     assert answers["s"].to_pylist() == [9, 9, 25]
     assert answers["m"].to_pylist() == [Decimal("1.50"), Decimal("1.50"), Decimal("2.50")]
+    none = measure_table(Definition(text.replace("< 100", "< 0"), "ts"), table)
+    assert none["m"].to_pylist() == [None, None, None]
 
 
 def test_times_at_the_ends_of_64_bits_are_not_measured() -> None:
