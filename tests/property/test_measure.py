@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,9 @@ from headrace.measure.run import measure_table
 from headrace.testing.compare import assert_same_answers
 from headrace.testing.contracts import assert_same_outcome, outcome
 from headrace.testing.oracle import Oracle
+from headrace.testing.scenarios import scenario
 from headrace.testing.strategies import EventCase, event_cases, event_tables, frame_sizes
+from headrace.testing.values import DOUBLE, INT64, STRING, WIDE_DECIMAL, Kind
 
 calmly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -27,7 +30,7 @@ def check(case: EventCase, frames: list[int]) -> None:
 
 
 @given(event_cases(), st.data())
-@settings(calmly, max_examples=300)
+@settings(calmly, max_examples=500)
 def test_the_kernel_equals_brute_force_at_every_event(case: EventCase, data: st.DataObject) -> None:
     check(case, data.draw(frame_sizes(case.table.num_rows), label="frames"))
 
@@ -74,3 +77,20 @@ def test_answers_do_not_depend_on_the_memory(case: EventCase, memory_bytes: int)
     roomy = outcome(lambda: measure_table(definition, case.table))
     tight = outcome(lambda: measure_table(definition, case.table, [5] * 8, memory_bytes=memory_bytes))
     assert_same_outcome(tight, roomy, None, f"memory {memory_bytes}, arrival {case.arrival}, {case.text}")
+
+
+@pytest.mark.parametrize("kind", [INT64, DOUBLE, WIDE_DECIMAL, STRING], ids=lambda kind: str(kind.name))
+def test_hundreds_of_late_events_in_less_memory_than_one_window(kind: Kind) -> None:
+    case = scenario(kind, seed=31, rows=400, arrival="arrival")
+    asked = ("max(x) AS most", "prev(x) AS before", "topK(x, 3) AS top", "countDistinct(x) AS kinds", "count(*) AS n")
+    windows = ("sliding 12s", "tumbling 20s delayed by 3s", "sliding 40 events", "infinite delayed by 5s")
+    text = ";".join(
+        f"SELECT {', '.join(f'{item}{n}' for item in asked)} FROM events WHERE ok GROUP BY key OVER {window}"
+        for n, window in enumerate(windows)
+    )
+    oracle = Oracle(text, case.table, time="ts", id="id", arrival="arrival")
+    expected = oracle.table()
+    definition = Definition(text, time="ts", id="id", arrival="arrival")
+    for memory_bytes, frames in ((1, [13] * 30), (4_000, [100, 1, 1, 1]), (1 << 20, [])):
+        answered = measure_table(definition, case.table, frames, memory_bytes=memory_bytes)
+        assert_same_answers(answered, expected, inputs=oracle.inputs)

@@ -1,0 +1,1 @@
+from headrace.testing.spark import spark  # noqa: F401
