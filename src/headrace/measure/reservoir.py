@@ -57,7 +57,7 @@ class EventReservoir:
     ):
         """With a `folder`, chunks that are full belong to whoever keeps versions there, and are never deleted here."""
         self._rows = rows
-        self._capacity = chunk_events
+        self.chunk_events = chunk_events
         self._resident = max(4, memory_bytes // (8 * rows * chunk_events))
         self._chunks: list[_Chunk] = []
         self._clock = 0
@@ -92,14 +92,14 @@ class EventReservoir:
     def _append(self, events: Ints) -> None:
         done, count = 0, events.shape[1]
         while done < count:
-            if not self._chunks or self._chunks[-1].size >= self._capacity:
-                self._chunks.append(_Chunk(np.empty((self._rows, self._capacity), np.int64), 0, 0, 0))
+            if not self._chunks or self._chunks[-1].size >= self.chunk_events:
+                self._chunks.append(_Chunk(np.empty((self._rows, self.chunk_events), np.int64), 0, 0, 0))
             chunk = self._chunks[-1]
             matrix = self._load(chunk)
-            if matrix.shape[1] < self._capacity:
-                matrix = np.concatenate([matrix, np.empty((self._rows, self._capacity - matrix.shape[1]), np.int64)], 1)
+            if matrix.shape[1] < self.chunk_events:
+                matrix = np.concatenate([matrix, np.empty((self._rows, self.chunk_events - matrix.shape[1]), np.int64)], 1)
                 chunk.matrix = matrix
-            take = min(count - done, self._capacity - chunk.size)
+            take = min(count - done, self.chunk_events - chunk.size)
             matrix[:, chunk.size : chunk.size + take] = events[:, done : done + take]
             if chunk.size == 0:
                 chunk.first = int(events[TIME_ROW, done])
@@ -121,7 +121,7 @@ class EventReservoir:
         chunk = self._chunks[index]
         matrix = np.concatenate([self._load(chunk)[:, : chunk.size], late], axis=1)
         matrix = np.ascontiguousarray(matrix[:, np.argsort(matrix[TIME_ROW], kind="stable")])
-        pieces = -(-matrix.shape[1] // (2 * self._capacity))
+        pieces = -(-matrix.shape[1] // (2 * self.chunk_events))
         merged = []
         for part in np.array_split(matrix, pieces, axis=1):
             part = np.ascontiguousarray(part)

@@ -7,10 +7,10 @@ last row: a rerun of b gives the same rows and the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.errors import StateError
+from headrace.measure.definition import Definition
 from headrace.measure.plan import Stage
-from headrace.spark.operator import Operator, column, hash_key
+from headrace.measure.run import arrival_order
+from headrace.spark.operator import Answering, Batches, StageOperator, column, hash_key
 from headrace.spark.versions import Shards, TaskPlace
 
 SHARDS: Final = 16
-_ROWS_AT_ONCE: Final = 1 << 17
+_ROWS_AT_ONCE: Final = 1 << 16
 _SHARD: Final = "__headrace_shard"
 
 
 @dataclass(frozen=True)
-class StreamingStage(Operator):
+class StreamingStage(StageOperator):
     """Adds the metrics of one stage to a streaming DataFrame."""
 
     state: str
@@ -37,7 +39,16 @@ class StreamingStage(Operator):
     shards: int = SHARDS
 
     def _inputs(self) -> list[str]:
-        return [*super()._inputs(), _SHARD]
+        definition = self.definition
+        names = [definition.time, definition.arrival, definition.id, *self.stage.columns, _SHARD]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _input(self, name: str) -> Column:
+        return column(name)
+
+    def _sorted(self, df: DataFrame) -> DataFrame:
+        """Spark does not sort streams: the task does it, over the rows of its micro-batch."""
+        return df
 
     def _partitioned(self, df: DataFrame) -> DataFrame:
         partitions = self._partitions(df)
@@ -53,17 +64,16 @@ class StreamingStage(Operator):
         keys = [hash_key(df, name) for name in self.stage.partitioner]
         return F.pmod(F.xxhash64(*keys), F.lit(self.shards)).cast("int")
 
-    def _function(self, df: DataFrame) -> Callable[..., Any]:
-        names, partitions, shards = self._inputs()[:-1], self._partitions(df), self.shards
-        stage, time, memory_bytes, state, number = (
-            self.stage, self.definition.time, self.memory_bytes, self.state, self.number,
-        )  # fmt: skip
+    def _answering(self, df: DataFrame) -> Answering:
+        definition, stage, names, partitions = self.definition, self.stage, self._inputs(), self._partitions(df)
+        shards, memory_bytes, state, number = self.shards, self.memory_bytes, Path(self.state), self.number
 
-        def measure(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-            place = _place(Path(state), number, partitions)
-            mine = Shards(place, stage, time, shards, memory_bytes)
-            for rows, shard_of_row in _gathered(batches, names):
-                yield _answers(stage, mine, rows, shard_of_row)
+        def measure(batches: Batches) -> Iterator[pa.Array]:
+            place = _place(state, number, partitions)
+            mine = Shards(place, stage, definition.time, shards, memory_bytes)
+            parts = [pa.RecordBatch.from_arrays(list(columns), names=names) for columns in batches]
+            if sum(part.num_rows for part in parts):
+                yield from _answers(definition, stage, mine, pa.Table.from_batches(parts))
             mine.commit()
 
         return measure
@@ -78,42 +88,21 @@ def _place(state: Path, number: int, partitions: int) -> TaskPlace:
     return TaskPlace(state / query / f"stage-{number}", int(batch), context.partitionId(), partitions)
 
 
-def _gathered(
-    batches: Iterator[tuple[pa.Array, ...]], names: list[str]
-) -> Iterator[tuple[pa.RecordBatch, np.ndarray[Any, Any]]]:
-    """Spark's small batches joined into larger ones: each is cut into shards, which has a price of its own."""
-    parts: list[pa.RecordBatch] = []
-    count = 0
-
-    def joined() -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
-        table = pa.Table.from_batches(parts).combine_chunks()
-        rows = table.to_batches()[0]
-        return rows.select(names), rows.column(_SHARD).to_numpy()
-
-    for columns in batches:
-        if len(columns[0]):
-            parts.append(pa.RecordBatch.from_arrays(list(columns), names=[*names, _SHARD]))
-            count += len(columns[0])
-        if count >= _ROWS_AT_ONCE:
-            yield joined()
-            parts, count = [], 0
-    if count:
-        yield joined()
-
-
-def _answers(stage: Stage, mine: Shards, rows: pa.RecordBatch, shard_of_row: np.ndarray[Any, Any]) -> pa.Array:
-    """The answers of rows in their order, each computed by the shard it belongs to."""
-    order = np.argsort(shard_of_row, kind="stable")
-    present, starts = np.unique(shard_of_row[order], return_index=True)
-    ends = [*starts[1:].tolist(), len(order)]
-    arranged = rows.take(pa.array(order))
-    pieces = []
-    for shard, start, end in zip(present.tolist(), starts.tolist(), ends, strict=True):
-        answers = mine.task(shard).push(arranged.slice(start, end - start))
-        pieces.append(pa.StructArray.from_arrays(answers, names=[metric.name for metric in stage.metrics]))
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    return pa.concat_arrays(pieces).take(pa.array(back))
-
-
-__all__ = ["SHARDS", "StreamingStage", "column"]
+def _answers(definition: Definition, stage: Stage, mine: Shards, rows: pa.Table) -> Iterator[pa.Array]:
+    """The answers of the rows in their order, each computed by the shard it belongs to, in the order of arrival."""
+    order, known = arrival_order(definition, stage, rows)
+    shard_of_row = rows.column(_SHARD).to_numpy()
+    needed = rows.select(list(dict.fromkeys([definition.time, *stage.columns])))
+    positions, pieces = [], []
+    for shard in np.unique(shard_of_row[order]).tolist():
+        mine_in_order = order[shard_of_row[order] == shard]
+        positions.append(mine_in_order)
+        for batch in needed.take(pa.array(mine_in_order)).combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE):
+            answers = mine.task(shard).push(batch)
+            pieces.append(pa.StructArray.from_arrays(answers, names=[metric.name for metric in stage.metrics]))
+    back = np.zeros(rows.num_rows, np.int64)
+    if positions:
+        back[np.concatenate(positions)] = np.arange(len(order))
+    struct = pa.struct([(metric.name, metric.type) for metric in stage.metrics])
+    answered = pa.chunked_array(pieces, struct).take(pa.array(back, mask=~known))
+    yield from answered.chunks

@@ -3,7 +3,7 @@
 Layout of a state location:
 
     QUERY/stage-0/layout.json             shards, metrics and schema, fixed when the query first runs
-    QUERY/stage-0/batches/7/0-of-2.json   written by task 0 of 2 at the end of batch 7: the version of each of its shards
+    QUERY/stage-0/batches/7/0-of-2.json   by task 0 of 2 at the end of batch 7: the versions of its shards
     QUERY/stage-0/shard-3/                versions of a shard (state.store)
 
 Batch b starts from what the records of batch b - 1 name, and nothing else: a rerun of b finds the same, whatever an

@@ -63,14 +63,7 @@ class ShardStore:
         tables = {name: tables[name] for name in manifest["tables"]}
         return Version(number, manifest["identity"], files, manifest["values"], tables)
 
-    def commit(
-        self,
-        number: int,
-        before: Version | None,
-        tables: Tables,
-        values: Mapping[str, Any],
-        chunks: tuple[StateFile, ...],
-    ) -> Version:
+    def commit(self, number: int, before: Version | None, tables: Tables, values: Mapping[str, Any]) -> Version:
         """Write a version on top of the one before it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         files = self._write_files(number, before, tables)
