@@ -97,7 +97,9 @@ class EventReservoir:
             chunk = self._chunks[-1]
             matrix = self._load(chunk)
             if matrix.shape[1] < self.chunk_events:
-                matrix = np.concatenate([matrix, np.empty((self._rows, self.chunk_events - matrix.shape[1]), np.int64)], 1)
+                matrix = np.concatenate(
+                    [matrix, np.empty((self._rows, self.chunk_events - matrix.shape[1]), np.int64)], 1
+                )
                 chunk.matrix = matrix
             take = min(count - done, self.chunk_events - chunk.size)
             matrix[:, chunk.size : chunk.size + take] = events[:, done : done + take]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -21,7 +21,8 @@ from headrace.measure.plan import Stage
 from headrace.measure.task import MeasureTask
 from headrace.spark.schema import spark_struct
 
-_ANSWERS = "__headrace_answers"
+ROWS_AT_ONCE: Final = 1 << 16
+_ANSWERS: Final = "__headrace_answers"
 
 Batches: TypeAlias = Iterator[tuple[pa.Array, ...]]
 Answering: TypeAlias = Callable[[Batches], Iterator[pa.Array]]
@@ -96,11 +97,27 @@ class BatchStage(StageOperator):
         def measure(batches: Batches) -> Iterator[pa.Array]:
             task = MeasureTask(stage, time, may_be_late=may_be_late, memory_bytes=memory_bytes)
             metrics = [metric.name for metric in stage.metrics]
-            for columns in batches:
-                answers = task.push(pa.RecordBatch.from_arrays(list(columns), names=names))
-                yield pa.StructArray.from_arrays(answers, names=metrics)
+            for rows in _gathered(batches, names):
+                yield pa.StructArray.from_arrays(task.push(rows), names=metrics)
 
         return measure
+
+
+def _gathered(batches: Batches, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Spark's small batches joined: a push has a price of its own, and with many metrics it shows."""
+    waiting: list[pa.RecordBatch] = []
+    for columns in batches:
+        waiting.append(pa.RecordBatch.from_arrays(list(columns), names=names))
+        if sum(batch.num_rows for batch in waiting) >= ROWS_AT_ONCE:
+            yield joined(waiting)
+            waiting = []
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches).combine_chunks()
+    return next(iter(table.to_batches()), batches[0])
 
 
 def _hinted(answering: Answering, columns: int) -> Callable[..., Any]:

@@ -22,11 +22,10 @@ from headrace.errors import StateError
 from headrace.measure.definition import Definition
 from headrace.measure.plan import Stage
 from headrace.measure.run import arrival_order
-from headrace.spark.operator import Answering, Batches, StageOperator, column, hash_key
+from headrace.spark.operator import ROWS_AT_ONCE, Answering, Batches, StageOperator, column, hash_key
 from headrace.spark.versions import Shards, TaskPlace
 
 SHARDS: Final = 16
-_ROWS_AT_ONCE: Final = 1 << 16
 _SHARD: Final = "__headrace_shard"
 
 
@@ -97,7 +96,7 @@ def _answers(definition: Definition, stage: Stage, mine: Shards, rows: pa.Table)
     for shard in np.unique(shard_of_row[order]).tolist():
         mine_in_order = order[shard_of_row[order] == shard]
         positions.append(mine_in_order)
-        for batch in needed.take(pa.array(mine_in_order)).combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE):
+        for batch in needed.take(pa.array(mine_in_order)).combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
             answers = mine.task(shard).push(batch)
             pieces.append(pa.StructArray.from_arrays(answers, names=[metric.name for metric in stage.metrics]))
     back = np.zeros(rows.num_rows, np.int64)

@@ -2,7 +2,7 @@
 
 Layout of a state location:
 
-    QUERY/stage-0/layout.json             shards, metrics and schema, fixed when the query first runs
+    QUERY/stage-0/layout.json             shards and metrics, fixed when the query first runs
     QUERY/stage-0/batches/7/0-of-2.json   by task 0 of 2 at the end of batch 7: the versions of its shards
     QUERY/stage-0/shard-3/                versions of a shard (state.store)
 
@@ -13,20 +13,24 @@ earlier attempt left behind, and a missing record or version is an error, never 
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import StateDamaged
+from headrace.errors import StateDamaged, StateMismatch
+from headrace.language import BoundMetric, format_expr, format_window
 from headrace.measure.plan import Stage
 from headrace.measure.task import MeasureTask
-from headrace.state.store import ShardStore, Version
+from headrace.state.store import FORMAT, ShardStore, Version
 from headrace.state.tables import write_whole
 
 _NEVER_TOUCHED: Final = -1
 _MOST_CACHED: Final = 64
+KEPT_BATCHES: Final = 10
+"""How many batches back a query can be started from."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,41 @@ def shard_versions(place: TaskPlace) -> dict[int, int]:
     return versions
 
 
+def check_layout(folder: Path, stage: Stage, shards: int) -> None:
+    """The first task writes down what the state is of; all others must be of the same."""
+    path = folder / "layout.json"
+    layout = {"format": FORMAT, "shards": shards, "metrics": [describe(metric) for metric in stage.metrics]}
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(layout, indent=1).encode())
+        return
+    found = json.loads(path.read_text())
+    for what in layout:
+        if found.get(what) != layout[what]:
+            raise StateMismatch(
+                f"the state at {folder} has {what} {found.get(what)}, the query has {layout[what]}; "
+                f"start the query anew with a checkpoint and a state location of its own"
+            )
+
+
+def describe(metric: BoundMetric) -> str:
+    """Everything that decides the state of a metric, as a text."""
+    inside = ["*" if metric.argument is None else format_expr(metric.argument), *map(str, metric.parameters)]
+    where = "" if metric.where is None else f" where {format_expr(metric.where)}"
+    by = f" by {', '.join(metric.group_by)}" if metric.group_by else ""
+    over = format_window(metric.window)
+    return f"{metric.name} = {metric.function.name}({', '.join(inside)}) {metric.argument_type}{where}{by} over {over}"
+
+
 class Shards:
     """The shards of one task in one micro-batch: loaded when rows come for them, committed together at the end."""
 
-    def __init__(self, place: TaskPlace, stage: Stage, time: str, shards: int, memory_bytes: int):
+    def __init__(self, place: TaskPlace, stage: Stage, time_column: str, shards: int, memory_bytes: int):
         self._place = place
         self._stage = stage
-        self._time = time
+        self._time = time_column
         self._memory_bytes = memory_bytes
+        check_layout(place.folder, stage, shards)
         self._before = shard_versions(place)
         self._mine = range(place.partition, shards, place.partitions)
         self._open: dict[int, tuple[MeasureTask, Version | None]] = {}
@@ -108,9 +139,11 @@ class Shards:
             version = store.commit(place.batch, before, tables, values)
             versions[shard] = place.batch
             _CACHE.put(store.folder, task, version)
+            store.collect(place.batch - KEPT_BATCHES, time.time())
         record = place.record(place.batch, place.partition, place.partitions)
         record.parent.mkdir(parents=True, exist_ok=True)
         write_whole(record, json.dumps(versions).encode())
+        shutil.rmtree(place.folder / "batches" / str(place.batch - KEPT_BATCHES - 1), ignore_errors=True)
 
 
 class _Cache:
@@ -133,13 +166,3 @@ class _Cache:
 
 
 _CACHE: Final = _Cache()
-
-
-def forget_old_batches(folder: Path, keep: Iterable[int]) -> None:
-    """Remove the records of batches that nobody will start from."""
-    kept = {str(batch) for batch in keep}
-    for batch in (folder / "batches").iterdir():
-        if batch.name not in kept:
-            for record in batch.iterdir():
-                record.unlink()
-            batch.rmdir()

@@ -20,6 +20,7 @@ from headrace.state.tables import StateFile, Tables, differences, read_deltas, w
 
 FORMAT = 1
 _MOST_DELTAS = 20
+_ORPHAN_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,24 @@ class ShardStore:
         body = json.dumps(manifest)
         write_whole(self.manifest_path(number), f"{zlib.crc32(body.encode()):08x}\n{body}".encode())
         return Version(number, identity, files, values, tables)
+
+    def collect(self, oldest: int, now: float) -> None:
+        """Delete what no version from `oldest` on needs: the newest version before it stays, as what they start from.
+
+        A file that no manifest names may be one that another attempt is about to name: it has an hour.
+        """
+        numbers = sorted(int(path.stem) for path in self.folder.glob("*.manifest"))
+        before = [number for number in numbers if number < oldest]
+        for number in before[:-1]:
+            self.manifest_path(number).unlink(missing_ok=True)
+        named = {name for number in numbers if number not in before[:-1] for name in self._names(number)}
+        for path in self.folder.glob("*.arrow"):
+            if path.name not in named and path.stat().st_mtime < now - _ORPHAN_SECONDS:
+                path.unlink(missing_ok=True)
+
+    def _names(self, number: int) -> list[str]:
+        manifest = self._manifest(number)
+        return [file["name"] for file in (*manifest["files"], *manifest["values"]["chunks"])]
 
     def _write_files(self, number: int, before: Version | None, tables: Tables) -> tuple[StateFile, ...]:
         """A delta, or, where the deltas have become larger than the base or many, a new base."""
