@@ -8,6 +8,9 @@ HeadraceError
 ├── InputError              the data that came in cannot be used (missing file, empty file, format)
 ├── MeasureError            something went wrong while measuring
 │   └── MetricOverflow      an exact integer or decimal result does not fit its type
+├── StateError              the state a stream keeps between batches
+│   ├── StateDamaged        a file of it is missing, torn or changed: which, and what to do
+│   └── StateMismatch       it belongs to other metrics, another layout or a newer Headrace
 └── EnvironmentProblem      Java, Python or Spark on this machine cannot run it
 
 Each keeps its fields and can be pickled: errors cross process borders on Spark.
@@ -111,6 +114,25 @@ class MetricOverflow(MeasureError):
             f"metric {metric}: the exact result does not fit {type_name}; cast the argument to a wider type, "
             f"for example sum(cast(x as decimal(38, 0)))"
         )
+
+
+class StateError(HeadraceError):
+    """The state that a stream keeps between batches cannot be used."""
+
+
+class StateDamaged(StateError):
+    """A state file is missing, torn or changed."""
+
+    def __init__(self, path: str, problem: str):
+        self.path = path
+        self.problem = problem
+        super().__init__(
+            f"state file {path}: {problem}; restore it from a copy, or start the query anew with another state location"
+        )
+
+
+class StateMismatch(StateError):
+    """The state belongs to other metrics, or another layout."""
 
 
 class EnvironmentProblem(HeadraceError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.measure.keys import BytesIndex
 from headrace.measure.steps import REWIND, Steps
 from headrace.measure.words import Words, from_words, is_wide
 from headrace.model.signature import Signature
+from headrace.state.tables import Tables, part_of, under
 
 
 class Aggregator(ABC):
@@ -34,7 +36,6 @@ class Aggregator(ABC):
         self.metric = metric
         self.type = metric.type
         self.texts = texts
-        self.slots = 0
         self.answers = Answers(0, metric.type)
         self.prepare()
 
@@ -55,11 +56,17 @@ class Aggregator(ABC):
     def push(self, steps: Steps, values: Words) -> None:
         """Replay the steps; `values` holds the argument of the event that each step is about."""
 
+    @abstractmethod
+    def dump(self) -> Tables:
+        """A copy of the state of all groups."""
+
+    @abstractmethod
+    def restore(self, tables: Tables) -> None:
+        """Take the state of all groups from a dump; the tables are this one's from now on."""
+
     def begin(self, rows: int, slots: int) -> None:
         """Start a batch: space for its answers and for its groups."""
-        if slots > self.slots:
-            self.grow(slots)
-            self.slots = slots
+        self.grow(slots)
         self.answers = Answers(rows, self.type)
 
     def finish(self) -> pa.Array:
@@ -94,3 +101,14 @@ def needs_number(name: str, type: pa.DataType) -> str:
 
 def same_type(type: pa.DataType | None) -> pa.DataType | str:
     return type if type is not None else "an argument is needed"
+
+
+def dump_all(aggregators: Sequence[Aggregator]) -> Tables:
+    """The states of aggregators beside each other, by the names of their metrics."""
+    parts = [under(aggregator.metric.name, aggregator.dump()) for aggregator in aggregators]
+    return {name: table for part in parts for name, table in part.items()}
+
+
+def restore_all(aggregators: Sequence[Aggregator], tables: Tables) -> None:
+    for aggregator in aggregators:
+        aggregator.restore(part_of(aggregator.metric.name, tables))

@@ -8,6 +8,7 @@ import pyarrow as pa
 from headrace.measure.jit import Bytes, Flags, Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.words import Words, is_float, is_text, is_wide, order_codes, order_codes_back
+from headrace.state.tables import Tables
 
 _SIGN = np.int64(-(2**63))
 
@@ -31,6 +32,14 @@ class OrderedCodes:
     @property
     def arena(self) -> Bytes:
         return self._texts.arena
+
+    def dump(self) -> Tables:
+        """Strings are kept by the task; the dictionary of wide decimals is this one's own."""
+        return self._texts.dump() if self._wide else {}
+
+    def restore(self, tables: Tables) -> None:
+        if self._wide:
+            self._texts.restore(tables)
 
     def encode(self, words: Words) -> Ints:
         if self._float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.language.nodes import LastEvents
-from headrace.measure.aggregator import Aggregator
+from headrace.measure.aggregator import Aggregator, dump_all, restore_all
 from headrace.measure.events import EventEncoder
 from headrace.measure.jit import Ints, grown, kernel
 from headrace.measure.leaf import Batch
@@ -24,6 +24,7 @@ from headrace.measure.steps import (
     STEP_SLOT,
     TAIL,
 )
+from headrace.state.tables import Tables
 
 # Columns of the group matrix.
 _OLDEST, _NEWEST, _SIZE = 0, 1, 2
@@ -94,6 +95,21 @@ class CountLeaf:
         self._after: Ints = np.zeros((0, 1), np.int64)
         self._free: Ints = np.zeros(1, np.int64)
         self._pool: Ints = np.zeros((encoder.rows, 0), np.int64)
+
+    def dump(self) -> Tables:
+        return {
+            "groups": self._groups.copy(),
+            "after": self._after.copy(),
+            "free": self._free[: self._free[0] + 1].copy(),
+            "pool": np.ascontiguousarray(self._pool.T),
+            **dump_all(self.aggregators),
+        }
+
+    def restore(self, tables: Tables) -> None:
+        self._groups, self._after = tables["groups"], tables["after"]
+        self._free = grown(tables["free"], len(self._after) + 1)
+        self._pool = np.ascontiguousarray(tables["pool"].T)
+        restore_all(self.aggregators, tables)
 
     def push(self, batch: Batch) -> None:
         slots = self._encoder.groupings[self._leaf.group_by].slots

@@ -17,6 +17,7 @@ from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
 from headrace.measure.steps import gather
 from headrace.measure.words import Words, is_float, is_wide, order_codes, to_words
+from headrace.state.tables import Tables, part_of, under
 
 TIME_ROW, NUMBER_ROW, FLAG_ROW = 0, 1, 2
 _FLAGS_A_ROW = 62
@@ -34,6 +35,14 @@ class Grouping:
     def slots(self) -> int:
         """How many slots are in use, with slot 0."""
         return _FIRST_GROUP_SLOT + (1 if self._index is None else len(self._index))
+
+    def dump(self) -> Tables:
+        return {} if self._index is None else self._index.dump()
+
+    def restore(self, tables: Tables) -> None:
+        if tables:
+            self._index = RowIndex(tables["keys"].shape[1])
+            self._index.restore(tables)
 
     def slot_of(self, batch: pa.RecordBatch, texts: BytesIndex) -> Ints:
         if not self.columns:
@@ -71,6 +80,14 @@ class EventEncoder:
             self._word_rows.append((row, is_wide(type)))
             row += 2 if is_wide(type) else 1
         self.rows = row
+
+    def dump(self) -> Tables:
+        parts = [under(str(i), grouping.dump()) for i, grouping in enumerate(self.groupings.values())]
+        return {name: table for part in parts for name, table in part.items()}
+
+    def restore(self, tables: Tables) -> None:
+        for i, grouping in enumerate(self.groupings.values()):
+            grouping.restore(part_of(str(i), tables))
 
     def encode(self, batch: pa.RecordBatch, times: Ints, first_number: int) -> Ints:
         """The matrix of these rows, in their order."""

@@ -22,6 +22,7 @@ from headrace.measure.limbs import (
 )
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words, is_float, is_wide
+from headrace.state.tables import Tables
 
 # What an answer is.
 SUM, AVERAGE = 0, 1
@@ -199,6 +200,13 @@ class ExactTotals:
     def grow(self, slots: int) -> None:
         self._limbs = grown(self._limbs, slots)
         self._counts = grown(self._counts, slots)
+
+    def dump(self) -> Tables:
+        return {"limbs": self._limbs.copy(), "counts": self._counts.copy(), **self._range.dump()}
+
+    def restore(self, tables: Tables) -> None:
+        self._limbs, self._counts = tables["limbs"], tables["counts"]
+        self._range.restore(tables)
 
     def push_doubles(self, steps: Steps, values: Words, out: Answers, answer: int) -> None:
         more = self._range.cover(values.word, values.valid)

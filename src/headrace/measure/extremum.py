@@ -31,6 +31,7 @@ from headrace.measure.queue import (
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import MAJOR, MINOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, from_words
+from headrace.state.tables import Tables, part_of, under
 
 
 @kernel
@@ -115,6 +116,13 @@ class InOrderExtremum(Extremum):
     def grow(self, slots: int) -> None:
         self._queues.grow(slots)
 
+    def dump(self) -> Tables:
+        return {**under("codes", self._codes.dump()), **under("values", self._queues.dump())}
+
+    def restore(self, tables: Tables) -> None:
+        self._codes.restore(part_of("codes", tables))
+        self._queues.restore(part_of("values", tables))
+
     def push(self, steps: Steps, values: Words) -> None:
         self._queues.reserve(int((steps.kind <= INSERT).sum()))
         codes, queues, out = self._codes.encode(values), self._queues, self.answers
@@ -133,6 +141,13 @@ class AnyOrderExtremum(Extremum):
 
     def grow(self, slots: int) -> None:
         self._treaps.grow(slots)
+
+    def dump(self) -> Tables:
+        return {**under("codes", self._codes.dump()), **under("values", self._treaps.dump())}
+
+    def restore(self, tables: Tables) -> None:
+        self._codes.restore(part_of("codes", tables))
+        self._treaps.restore(part_of("values", tables))
 
     def push(self, steps: Steps, values: Words) -> None:
         self._treaps.reserve(int((steps.kind <= INSERT).sum()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
+from headrace.state.tables import Tables
 
 _EMPTY = -1
 
@@ -75,13 +76,24 @@ class RowIndex:
         self._used = int(_intern_rows(rows, codes, self._table, self._keys, self._used))
         return codes
 
+    def dump(self) -> Tables:
+        return {"keys": self.keys.copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self._keys = tables["keys"]
+        self._used = len(self._keys)
+        self._table = np.full(256, _EMPTY, np.int64)
+        self._rehash(self._used)
+
     def _reserve(self, count: int) -> None:
         self._keys = grown(self._keys, count)
         if 2 * count > len(self._table):
-            self._table = np.full(_power_of_two(4 * count), _EMPTY, np.int64)
-            rows, self._used = self.keys.copy(), 0
-            codes = np.empty(len(rows), np.int64)
-            self._used = int(_intern_rows(rows, codes, self._table, self._keys, 0))
+            self._rehash(count)
+
+    def _rehash(self, count: int) -> None:
+        self._table = np.full(_power_of_two(max(64, 4 * count)), _EMPTY, np.int64)
+        rows = self.keys.copy()
+        _intern_rows(rows, np.empty(len(rows), np.int64), self._table, self._keys, 0)
 
 
 def _power_of_two(at_least: int) -> int:
@@ -167,6 +179,14 @@ class BytesIndex:
             _intern_bytes(starts, ends, data, codes, self._table, self._hashes, self.offsets, self.arena, self._used)
         )
         return codes
+
+    def dump(self) -> Tables:
+        offsets = self.offsets[: self._used + 1].copy()
+        return {"offsets": offsets, "arena": self.arena[: offsets[-1]].copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.intern(tables["offsets"][:-1], tables["offsets"][1:], tables["arena"])
 
     def _reserve(self, count: int, size_bytes: int) -> None:
         self.offsets = grown(self.offsets, count + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.language.nodes import Infinite, Sliding, Tumbling
-from headrace.measure.aggregator import Aggregator
+from headrace.measure.aggregator import Aggregator, dump_all, restore_all
 from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder
 from headrace.measure.jit import Ints
 from headrace.measure.plan import Leaf
@@ -28,6 +28,7 @@ from headrace.measure.steps import (
     tail_edge,
     write_steps,
 )
+from headrace.state.tables import Tables
 
 SLICE_EVENTS = 1 << 16
 _STEP_ROOM = 1 << 17
@@ -81,6 +82,13 @@ class WindowLeaf:
         self._window = _window_of(leaf, aggregators[0])
         self._newest = NEVER
         self._steps: Ints = np.zeros((4, _STEP_ROOM), np.int64)
+
+    def dump(self) -> Tables:
+        return {"newest": np.array([self._newest], np.int64), **dump_all(self.aggregators)}
+
+    def restore(self, tables: Tables) -> None:
+        self._newest = int(tables["newest"][0])
+        restore_all(self.aggregators, tables)
 
     # ------------------------------------------------------------------ edges
 

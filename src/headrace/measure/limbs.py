@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.measure.jit import Flags, Ints, Word, kernel
+from headrace.state.tables import Tables
 
 MASK = 0xFFFFFFFF
 LIMB_BITS = 32
@@ -172,6 +173,12 @@ class LimbRange:
     def __init__(self) -> None:
         self.base = 0
         self.size = 0
+
+    def dump(self) -> Tables:
+        return {"range": np.array([self.base, self.size], np.int64)}
+
+    def restore(self, tables: Tables) -> None:
+        self.base, self.size = (int(value) for value in tables["range"])
 
     def cover(self, words: Ints, valid: Flags) -> tuple[int, int] | None:
         """Widen for these doubles; None if nothing changed, else how many limbs come (below, above)."""

@@ -28,6 +28,7 @@ from headrace.measure.limbs import (
 )
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words, is_float
+from headrace.state.tables import Tables
 
 
 @kernel
@@ -130,6 +131,14 @@ class ExactMoments:
         self._sums = grown(self._sums, slots)
         self._squares = grown(self._squares, slots)
         self._counts = grown(self._counts, slots)
+
+    def dump(self) -> Tables:
+        sums, squares = self._sums.copy(), self._squares.copy()
+        return {"sums": sums, "squares": squares, "counts": self._counts.copy(), **self._range.dump()}
+
+    def restore(self, tables: Tables) -> None:
+        self._sums, self._squares, self._counts = (tables["sums"], tables["squares"], tables["counts"])
+        self._range.restore(tables)
 
     def push(self, steps: Steps, values: Words, out: Ints, out_valid: Flags) -> None:
         more = self._range.cover(values.word, values.valid) if self._double else None

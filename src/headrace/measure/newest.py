@@ -8,6 +8,7 @@ from headrace.measure.aggregator import Aggregator
 from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
 from headrace.measure.words import Words
+from headrace.state.tables import Tables
 
 # Columns of the state, by slot: how many events are in the window, then two records of four.
 _EVENTS, _LAST, _PREV = 0, 1, 5
@@ -63,6 +64,12 @@ class Newest(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._state = grown(self._state, slots)
+
+    def dump(self) -> Tables:
+        return {"newest": self._state.copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self._state = tables["newest"]
 
     def push(self, steps: Steps, values: Words) -> None:
         out = self.answers

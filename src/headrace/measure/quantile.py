@@ -15,6 +15,7 @@ from headrace.measure.queue import NONE
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import MAJOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, is_float, is_wide, order_codes
+from headrace.state.tables import Tables
 
 _TOP = 0x7FFFFFFFFFFFFFFF
 
@@ -79,6 +80,12 @@ class Quantile(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._treaps.grow(slots)
+
+    def dump(self) -> Tables:
+        return self._treaps.dump()
+
+    def restore(self, tables: Tables) -> None:
+        self._treaps.restore(tables)
 
     def _encode(self, values: Words) -> Ints:
         if self._wide_scale is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.measure.jit import Ints, Word, grown, kernel
+from headrace.state.tables import Tables
 
 # Rows of the node matrix.
 NEXT, BEFORE, VALUE, VALID, TIME, NUMBER = 0, 1, 2, 3, 4, 5
@@ -76,6 +77,13 @@ class Queues:
 
     def grow(self, slots: int) -> None:
         self.ends = grown(self.ends, slots, fill=NONE)
+
+    def dump(self) -> Tables:
+        return {"nodes": self.nodes.copy(), "ends": self.ends.copy(), "free": self.free[: self.free[0] + 1].copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self.nodes, self.ends, self.free = (tables["nodes"], tables["ends"], tables["free"])
+        self.free = grown(self.free, len(self.nodes) + 1)
 
     def reserve(self, count: int) -> None:
         """Have `count` free nodes."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
+from headrace.state.tables import StateFile, Tables, read_checked, write_new
 
 CHUNK_EVENTS = 1 << 16
 MEMORY_BYTES = 256 << 20
@@ -40,20 +42,27 @@ class _Chunk:
     first: int
     last: int
     touched: int = 0
-    file: Path | None = field(default=None)
+    file: StateFile | None = None
 
 
 class EventReservoir:
     """Append events, insert late ones, and read any stretch in order."""
 
-    def __init__(self, rows: int, memory_bytes: int = MEMORY_BYTES, chunk_events: int = CHUNK_EVENTS):
+    def __init__(
+        self,
+        rows: int,
+        memory_bytes: int = MEMORY_BYTES,
+        chunk_events: int = CHUNK_EVENTS,
+        folder: Path | None = None,
+    ):
+        """With a `folder`, chunks that are full belong to whoever keeps versions there, and are never deleted here."""
         self._rows = rows
-        self._capacity = chunk_events
+        self.chunk_events = chunk_events
         self._resident = max(4, memory_bytes // (8 * rows * chunk_events))
         self._chunks: list[_Chunk] = []
         self._clock = 0
-        self._files = 0
-        self._folder: Path | None = None
+        self._folder = folder
+        self._own_folder = folder is None
 
     def __len__(self) -> int:
         return sum(chunk.size for chunk in self._chunks)
@@ -83,14 +92,16 @@ class EventReservoir:
     def _append(self, events: Ints) -> None:
         done, count = 0, events.shape[1]
         while done < count:
-            if not self._chunks or self._chunks[-1].size >= self._capacity:
-                self._chunks.append(_Chunk(np.empty((self._rows, self._capacity), np.int64), 0, 0, 0))
+            if not self._chunks or self._chunks[-1].size >= self.chunk_events:
+                self._chunks.append(_Chunk(np.empty((self._rows, self.chunk_events), np.int64), 0, 0, 0))
             chunk = self._chunks[-1]
             matrix = self._load(chunk)
-            if matrix.shape[1] < self._capacity:
-                matrix = np.concatenate([matrix, np.empty((self._rows, self._capacity - matrix.shape[1]), np.int64)], 1)
+            if matrix.shape[1] < self.chunk_events:
+                matrix = np.concatenate(
+                    [matrix, np.empty((self._rows, self.chunk_events - matrix.shape[1]), np.int64)], 1
+                )
                 chunk.matrix = matrix
-            take = min(count - done, self._capacity - chunk.size)
+            take = min(count - done, self.chunk_events - chunk.size)
             matrix[:, chunk.size : chunk.size + take] = events[:, done : done + take]
             if chunk.size == 0:
                 chunk.first = int(events[TIME_ROW, done])
@@ -112,7 +123,7 @@ class EventReservoir:
         chunk = self._chunks[index]
         matrix = np.concatenate([self._load(chunk)[:, : chunk.size], late], axis=1)
         matrix = np.ascontiguousarray(matrix[:, np.argsort(matrix[TIME_ROW], kind="stable")])
-        pieces = -(-matrix.shape[1] // (2 * self._capacity))
+        pieces = -(-matrix.shape[1] // (2 * self.chunk_events))
         merged = []
         for part in np.array_split(matrix, pieces, axis=1):
             part = np.ascontiguousarray(part)
@@ -120,16 +131,13 @@ class EventReservoir:
                 _Chunk(part, part.shape[1], int(part[TIME_ROW, 0]), int(part[TIME_ROW, -1]), touched=self._clock)
             )
         self._chunks[index : index + 1] = merged
-        if chunk.file is not None:
-            chunk.file.unlink()
+        self._forget_file(chunk)
 
     def drop_until(self, edge: int) -> None:
         """Forget chunks all of whose events have times up to the edge."""
         keep = 0
         while keep < len(self._chunks) - 1 and self._chunks[keep].last <= edge:
-            file = self._chunks[keep].file
-            if file is not None:
-                file.unlink()
+            self._forget_file(self._chunks[keep])
             keep += 1
         del self._chunks[:keep]
 
@@ -214,12 +222,35 @@ class EventReservoir:
 
     # ------------------------------------------------------------------- disk
 
+    def dump(self) -> tuple[Tables, list[dict[str, int | str]]]:
+        """The open chunk, and the files of all others; what is not in a file yet is written."""
+        closed = []
+        for chunk in self._chunks[:-1]:
+            file = chunk.file = chunk.file or self._write(chunk)
+            closed.append({**vars(file), "events": chunk.size, "first": chunk.first, "last": chunk.last})
+        if not self._chunks:
+            return {"open": np.zeros((0, self._rows), np.int64)}, closed
+        last = self._chunks[-1]
+        return {"open": np.ascontiguousarray(self._load(last)[:, : last.size].T)}, closed
+
+    def restore(self, tables: Tables, closed: Sequence[Mapping[str, Any]]) -> None:
+        self._chunks = []
+        for entry in closed:
+            file = StateFile(entry["name"], entry["size_bytes"], entry["crc"])
+            self._chunks.append(_Chunk(None, entry["events"], entry["first"], entry["last"], file=file))
+        events = np.ascontiguousarray(tables["open"].T)
+        if events.shape[1]:
+            times = events[TIME_ROW]
+            self._chunks.append(_Chunk(events, events.shape[1], int(times[0]), int(times[-1])))
+
     def _load(self, chunk: _Chunk) -> Ints:
         self._clock += 1
         chunk.touched = self._clock
         if chunk.matrix is None:
             assert chunk.file is not None
-            with pa.ipc.open_file(str(chunk.file)) as reader:
+            assert self._folder is not None
+            content = read_checked(self._folder / chunk.file.name, chunk.file.crc)
+            with pa.ipc.open_file(pa.BufferReader(content)) as reader:
                 columns = reader.read_all().columns
             chunk.matrix = np.stack([column.to_numpy() for column in columns])
             self._spill()
@@ -233,18 +264,21 @@ class EventReservoir:
         if excess <= 0:
             return
         for chunk in sorted(resident, key=lambda c: c.touched)[:excess]:
-            if chunk.file is None:
-                chunk.file = self._write(chunk)
+            chunk.file = chunk.file or self._write(chunk)
             chunk.matrix = None
 
-    def _write(self, chunk: _Chunk) -> Path:
+    def _write(self, chunk: _Chunk) -> StateFile:
         assert chunk.matrix is not None
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="headrace-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._files += 1
-        path = self._folder / f"chunk-{self._files}.arrow"
         table = pa.table([pa.array(row[: chunk.size]) for row in chunk.matrix], [str(i) for i in range(self._rows)])
-        with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
             writer.write_table(table)
-        return path
+        return write_new(self._folder, "chunk", sink.getvalue())
+
+    def _forget_file(self, chunk: _Chunk) -> None:
+        if chunk.file is not None and self._own_folder:
+            assert self._folder is not None
+            (self._folder / chunk.file.name).unlink()

@@ -38,11 +38,11 @@ def measure_table(
 def _run_stage(
     definition: Definition, stage: Stage, table: pa.Table, frames: Sequence[int] | None, memory_bytes: int
 ) -> dict[str, pa.ChunkedArray]:
-    order, known = _arrival_order(definition, stage, table)
+    order, known = arrival_order(definition, stage, table)
     names = list(dict.fromkeys([definition.time, *stage.columns]))
     rows = table.select(names).take(pa.array(order)).combine_chunks()
     task = MeasureTask(stage, definition.time, may_be_late=definition.arrival is not None, memory_bytes=memory_bytes)
-    pushed = [task.push(batch) for batch in _pieces(rows, frames)]
+    pushed = [task.push(batch) for batch in pieces(rows, frames)]
     back = np.empty(table.num_rows, np.int64)
     back[order] = np.arange(len(order))
     index = pa.array(back, mask=~known)
@@ -53,7 +53,7 @@ def _run_stage(
     return found
 
 
-def _arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Indices of the rows to measure in their order of arrival, and which rows those are."""
     wanted = [definition.arrival, definition.time, definition.id, *stage.columns]
     names = list(dict.fromkeys(name for name in wanted if name is not None))
@@ -77,7 +77,7 @@ def _sort_keys(column: pa.ChunkedArray) -> list[pa.Array]:
     return [column.is_valid().combine_chunks(), values]
 
 
-def _pieces(rows: pa.Table, frames: Sequence[int] | None) -> list[pa.RecordBatch]:
+def pieces(rows: pa.Table, frames: Sequence[int] | None) -> list[pa.RecordBatch]:
     sizes = [*(frames or ()), rows.num_rows]
     pieces, start = [], 0
     for size in sizes:

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.measure.jit import Ints, Word, kernel
 from headrace.measure.keys import mix
+from headrace.state.tables import Tables
 
 # Columns of the table; a count of 0 is a free place.
 SLOT, CODE, COUNT = 0, 1, 2
@@ -79,6 +80,12 @@ class Tally:
     def __init__(self) -> None:
         self.table: Ints = np.zeros((256, 3), np.int64)
         self.used: Ints = np.zeros(1, np.int64)
+
+    def dump(self) -> Tables:
+        return {"table": self.table.copy(), "used": self.used.copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self.table, self.used = tables["table"], tables["used"]
 
     def reserve(self, count: int) -> None:
         """Have room for `count` more values."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +23,31 @@ from headrace.measure.reservoir import MEMORY_BYTES, EventReservoir
 from headrace.measure.steps import NEVER
 from headrace.measure.words import to_words
 from headrace.model.ticks import DAY, FARTHEST
+from headrace.state.tables import Tables, part_of, under
 
 
 class MeasureTask:
     """Answers every row with all metrics of the stage. How rows are cut into batches does not matter."""
 
-    def __init__(self, stage: Stage, time: str, *, may_be_late: bool, memory_bytes: int = MEMORY_BYTES):
-        """`may_be_late`: rows may come in another order than that of their times, so nothing is forgotten."""
+    def __init__(
+        self,
+        stage: Stage,
+        time: str,
+        *,
+        may_be_late: bool,
+        memory_bytes: int = MEMORY_BYTES,
+        folder: Path | None = None,
+    ):
+        """`may_be_late`: rows may come in another order than that of their times, so nothing is forgotten.
+
+        `folder`: where full chunks of events stay, for a task that is dumped and restored.
+        """
         self._stage = stage
         self._time = time
         self._may_be_late = may_be_late
         self._texts = BytesIndex()
         self._encoder = EventEncoder(stage, self._texts)
-        self.reservoir = EventReservoir(self._encoder.rows, memory_bytes)
+        self.reservoir = EventReservoir(self._encoder.rows, memory_bytes, folder=folder)
         self._windows: list[WindowLeaf] = []
         self._counts: list[CountLeaf] = []
         self._aggregators: list[Aggregator] = []
@@ -52,6 +66,32 @@ class MeasureTask:
             return
         for together in _by_late_mode(aggregators) if self._may_be_late else [aggregators]:
             self._windows.append(WindowLeaf(leaf, together, self._encoder))
+
+    def dump(self) -> tuple[Tables, dict[str, Any]]:
+        """Everything needed to go on after the last pushed row: tables, and small values that belong to them."""
+        events, chunks = self.reservoir.dump()
+        tables = {
+            "clock": np.array([self._next_number, self._newest], np.int64),
+            **under("texts", self._texts.dump()),
+            **under("groups", self._encoder.dump()),
+            **under("events", events),
+        }
+        for i, leaf in enumerate(self._leaves):
+            tables.update(under(f"leaf-{i}", leaf.dump()))
+        return tables, {"chunks": chunks}
+
+    def restore(self, tables: Tables, values: Mapping[str, Any]) -> None:
+        """Go on where a task of the same stage was dumped; the tables are this task's from now on."""
+        self._next_number, self._newest = (int(value) for value in tables["clock"])
+        self._texts.restore(part_of("texts", tables))
+        self._encoder.restore(part_of("groups", tables))
+        self.reservoir.restore(part_of("events", tables), values["chunks"])
+        for i, leaf in enumerate(self._leaves):
+            leaf.restore(part_of(f"leaf-{i}", tables))
+
+    @property
+    def _leaves(self) -> list[WindowLeaf | CountLeaf]:
+        return [*self._windows, *self._counts]
 
     def push(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The answers of the rows, one array for each metric of the stage. Rows that cannot be measured get nulls."""

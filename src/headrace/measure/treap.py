@@ -11,6 +11,7 @@ import numpy as np
 from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 from headrace.measure.keys import compare_codes, mix
 from headrace.measure.queue import NONE, give_node, reserve_nodes, take_node
+from headrace.state.tables import Tables
 
 # Columns of the node matrix.
 LEFT, RIGHT, MAJOR, MINOR, COPIES, WEIGHT, PRIORITY = 0, 1, 2, 3, 4, 5, 6
@@ -170,6 +171,13 @@ class Treaps:
 
     def grow(self, slots: int) -> None:
         self.roots = grown(self.roots, slots, fill=NONE)
+
+    def dump(self) -> Tables:
+        return {"nodes": self.nodes.copy(), "roots": self.roots.copy(), "free": self.free[: self.free[0] + 1].copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self.nodes, self.roots, self.free = (tables["nodes"], tables["roots"], tables["free"])
+        self.free = grown(self.free, len(self.nodes) + 1)
 
     def reserve(self, count: int) -> None:
         """Have `count` free nodes."""

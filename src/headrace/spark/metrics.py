@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,10 +12,14 @@ from pyspark.sql.types import StructType
 from headrace.errors import DefinitionError
 from headrace.language import BoundMetric
 from headrace.measure.definition import Definition
+from headrace.measure.plan import Stage
 from headrace.measure.reservoir import MEMORY_BYTES
 from headrace.model.ticks import FARTHEST
-from headrace.spark.operator import StageOperator, column
+from headrace.spark.operator import BatchStage, StageOperator, column
 from headrace.spark.schema import arrow_schema
+from headrace.spark.streaming import StreamingStage
+
+STATE_CONF: Final = "headrace.state.location"
 
 
 class Metrics:
@@ -26,6 +32,7 @@ class Metrics:
                    without it they are taken to have come in the order of (time, id)
     `stream`       which stream of the text is meant, if it names several
     `parallelism`  partitions of each stage; Spark's own choice if not given
+    `state`        a folder that all workers reach, where a streaming query keeps its state between batches
     `memory_bytes` how much of its window a Python worker keeps in memory; the rest goes to disk
 
     >>> metrics = Metrics("SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes", time="ts")
@@ -43,12 +50,14 @@ class Metrics:
         stream: str | None = None,
         parallelism: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        state: str | None = None,
     ):
         if parallelism is not None and parallelism < 1:
             raise DefinitionError(f"parallelism must be at least 1, not {parallelism}")
         self.definition = Definition(text, time, id, arrival, stream)
         self._parallelism = parallelism
         self._memory_bytes = memory_bytes
+        self._state = state
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,13 +70,23 @@ class Metrics:
         Rows whose time (or arrival) is null, or whose time is 36,500 years away, have null metrics and count nowhere;
         `rejected` lists them.
         """
-        if df.isStreaming:
-            raise DefinitionError("measure takes a batch DataFrame so far, not a streaming one")
         plan = self.definition.plan(arrow_schema(df))
         columns = [column(name) for name in df.columns]
-        for stage in plan.stages:
-            df = StageOperator(self.definition, stage, self._parallelism, self._memory_bytes)(df)
+        for number, stage in enumerate(plan.stages):
+            df = self._operator(df, number, stage)(df)
         return df.select(*columns, *[column(name) for name in plan.names])
+
+    def _operator(self, df: DataFrame, number: int, stage: Stage) -> StageOperator:
+        common = (self.definition, stage, self._parallelism, self._memory_bytes)
+        if not df.isStreaming:
+            return BatchStage(*common)
+        state = self._state or df.sparkSession.conf.get(STATE_CONF, None)
+        if state is None:
+            raise DefinitionError(
+                "a streaming DataFrame needs a place to keep state between batches: "
+                f'Metrics(..., state="/path/to/state") or spark.conf.set("{STATE_CONF}", "/path/to/state")'
+            )
+        return StreamingStage(*common, state=state, number=number)
 
     def rejected(self, df: DataFrame, reason: str = "reason") -> DataFrame:
         """The rows of `df` that cannot be measured, with why in a column called `reason`."""

@@ -5,9 +5,10 @@ Only the columns that the metrics read travel to Python, as Arrow batches; all o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -20,12 +21,17 @@ from headrace.measure.plan import Stage
 from headrace.measure.task import MeasureTask
 from headrace.spark.schema import spark_struct
 
-_ANSWERS = "__headrace_answers"
+ROWS_AT_ONCE: Final = 1 << 16
+_ANSWERS: Final = "__headrace_answers"
+
+Batches: TypeAlias = Iterator[tuple[pa.Array, ...]]
+Answering: TypeAlias = Callable[[Batches], Iterator[pa.Array]]
+"""What runs in the Python workers, once for each partition: batches of columns in, one struct of answers a row out."""
 
 
 @dataclass(frozen=True)
-class StageOperator:
-    """Adds the metrics of one stage to a batch DataFrame."""
+class StageOperator(ABC):
+    """Adds the metrics of one stage to a DataFrame. How rows get to their task, and what it does, is the host's."""
 
     definition: Definition
     stage: Stage
@@ -33,14 +39,22 @@ class StageOperator:
     memory_bytes: int
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        answers = self._udf()(*[self._input(name) for name in self._columns()])
         arranged = self._sorted(self._partitioned(df))
+        answers = self._udf(df)(*[self._input(name) for name in self._inputs()])
         with_answers = arranged.select("*", answers.alias(_ANSWERS))
         names = [metric.name for metric in self.stage.metrics]
         columns = [F.col(_ANSWERS).getField(name).alias(name) for name in names]
-        return with_answers.select("*", *columns).drop(_ANSWERS)
+        return with_answers.select(*[column(name) for name in df.columns], *columns)
 
-    def _columns(self) -> list[str]:
+    @abstractmethod
+    def _partitioned(self, df: DataFrame) -> DataFrame:
+        """All rows of a group in one partition."""
+
+    @abstractmethod
+    def _answering(self, df: DataFrame) -> Answering: ...
+
+    def _inputs(self) -> list[str]:
+        """The columns that travel to Python."""
         return list(dict.fromkeys([self.definition.time, *self.stage.columns]))
 
     def _input(self, name: str) -> Column:
@@ -50,45 +64,71 @@ class StageOperator:
             return F.when(column(arrival).isNotNull(), column(name))
         return column(name)
 
-    def _partitioned(self, df: DataFrame) -> DataFrame:
-        if not self.stage.partitioner:
-            return df.repartition(1)
-        keys = [_hash_key(df, name) for name in self.stage.partitioner]
-        return df.repartition(self.parallelism, *keys) if self.parallelism else df.repartition(*keys)
-
     def _sorted(self, df: DataFrame) -> DataFrame:
         """In the order of arrival; ties are broken by all that the metrics read: answers depend on the data only."""
         definition = self.definition
         order = [definition.arrival, definition.time, definition.id, *self.stage.columns]
         return df.sortWithinPartitions(*[column(name) for name in dict.fromkeys(order) if name is not None])
 
-    def _udf(self) -> Callable[..., Column]:
+    def _udf(self, df: DataFrame) -> Callable[..., Column]:
         fields = [(metric.name, metric.type) for metric in self.stage.metrics]
-        names, late = self._columns(), self.definition.arrival is not None
-        answer = _answering(self.stage, self.definition.time, names, late, self.memory_bytes)
+        answer = _hinted(self._answering(df), len(self._inputs()))
         # Spark's own stubs know neither hints nor structs here; Spark knows both.
         make_udf: Any = arrow_udf
         udf: Any = make_udf(answer, spark_struct(fields))
-        return cast(Callable[..., Column], udf.asNondeterministic())
+        made: Callable[..., Column] = udf.asNondeterministic()
+        return made
 
 
-def _answering(stage: Stage, time: str, names: list[str], may_be_late: bool, memory_bytes: int) -> Callable[..., Any]:
-    """The function that runs in the Python workers, once for each partition."""
+@dataclass(frozen=True)
+class BatchStage(StageOperator):
+    """On a batch DataFrame: each partition is one task that starts with nothing."""
 
-    def measure(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        task = MeasureTask(stage, time, may_be_late=may_be_late, memory_bytes=memory_bytes)
-        metrics = [metric.name for metric in stage.metrics]
-        for columns in batches:
-            answers = task.push(pa.RecordBatch.from_arrays(list(columns), names=names))
-            yield pa.StructArray.from_arrays(answers, names=metrics)
+    def _partitioned(self, df: DataFrame) -> DataFrame:
+        if not self.stage.partitioner:
+            return df.repartition(1)
+        keys = [hash_key(df, name) for name in self.stage.partitioner]
+        return df.repartition(self.parallelism, *keys) if self.parallelism else df.repartition(*keys)
 
-    def measure_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        return measure((batch,) for batch in batches)
+    def _answering(self, df: DataFrame) -> Answering:
+        stage, time, names = self.stage, self.definition.time, self._inputs()
+        may_be_late, memory_bytes = self.definition.arrival is not None, self.memory_bytes
 
-    # Spark reads the kind of UDF from the hints, and gives arrays, not tuples of them, where there is one column.
-    answer, given = (measure, tuple[pa.Array, ...]) if len(names) > 1 else (measure_one, pa.Array)
-    answer.__annotations__ = {"batches": Iterator[given], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
-    return answer
+        def measure(batches: Batches) -> Iterator[pa.Array]:
+            task = MeasureTask(stage, time, may_be_late=may_be_late, memory_bytes=memory_bytes)
+            metrics = [metric.name for metric in stage.metrics]
+            for rows in _gathered(batches, names):
+                yield pa.StructArray.from_arrays(task.push(rows), names=metrics)
+
+        return measure
+
+
+def _gathered(batches: Batches, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Spark's small batches joined: a push has a price of its own, and with many metrics it shows."""
+    waiting: list[pa.RecordBatch] = []
+    for columns in batches:
+        waiting.append(pa.RecordBatch.from_arrays(list(columns), names=names))
+        if sum(batch.num_rows for batch in waiting) >= ROWS_AT_ONCE:
+            yield joined(waiting)
+            waiting = []
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches).combine_chunks()
+    return next(iter(table.to_batches()), batches[0])
+
+
+def _hinted(answering: Answering, columns: int) -> Callable[..., Any]:
+    """Spark reads the kind of UDF from hints, and gives arrays, not tuples of them, where there is one column."""
+
+    def measure(batches: Any) -> Iterator[pa.Array]:
+        return answering(batches if columns > 1 else ((batch,) for batch in batches))
+
+    given: Any = tuple[pa.Array, ...] if columns > 1 else pa.Array
+    measure.__annotations__ = {"batches": Iterator[given], "return": Iterator[pa.Array]}
+    return measure
 
 
 def column(name: str) -> Column:
@@ -96,7 +136,7 @@ def column(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def _hash_key(df: DataFrame, name: str) -> Column:
+def hash_key(df: DataFrame, name: str) -> Column:
     """-0.0 and 0.0 are one group, so they must meet in one partition."""
     if isinstance(df.schema[name].dataType, (DoubleType, FloatType)):
         return column(name) + F.lit(0.0)

@@ -9,6 +9,7 @@ from headrace.measure.exact import AVERAGE, ExactTotals, limbs_of
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words, is_float
 from headrace.model.signature import Signature
+from headrace.state.tables import Tables
 
 _SPARK_EXTRA_DIGITS = 4
 
@@ -37,6 +38,12 @@ class Avg(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._totals.grow(slots)
+
+    def dump(self) -> Tables:
+        return self._totals.dump()
+
+    def restore(self, tables: Tables) -> None:
+        self._totals.restore(tables)
 
     def push(self, steps: Steps, values: Words) -> None:
         if self._float:

@@ -10,6 +10,7 @@ from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.tables import Tables
 
 
 @kernel
@@ -34,6 +35,12 @@ class Count(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._counts = grown(self._counts, slots)
+
+    def dump(self) -> Tables:
+        return {"counts": self._counts.copy()}
+
+    def restore(self, tables: Tables) -> None:
+        self._counts = tables["counts"]
 
     def push(self, steps: Steps, values: Words) -> None:
         _count(steps.kind, steps.slot, steps.row, values.valid, self._counts, self.answers.word)

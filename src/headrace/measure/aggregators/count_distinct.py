@@ -12,6 +12,7 @@ from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.tally import Tally, lower_count, raise_count
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.tables import Tables, part_of, under
 
 
 @kernel
@@ -46,6 +47,15 @@ class CountDistinct(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._distinct = grown(self._distinct, slots)
+
+    def dump(self) -> Tables:
+        codes, tally = (under("codes", self._codes.dump()), under("tally", self._tally.dump()))
+        return {"distinct": self._distinct.copy(), **codes, **tally}
+
+    def restore(self, tables: Tables) -> None:
+        self._distinct = tables["distinct"]
+        self._codes.restore(part_of("codes", tables))
+        self._tally.restore(part_of("tally", tables))
 
     def push(self, steps: Steps, values: Words) -> None:
         self._tally.reserve(int((steps.kind <= INSERT).sum()))

@@ -24,6 +24,7 @@ from headrace.measure.queue import (
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.tables import Tables
 
 
 @kernel
@@ -64,6 +65,12 @@ class First(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._queues.grow(slots)
+
+    def dump(self) -> Tables:
+        return self._queues.dump()
+
+    def restore(self, tables: Tables) -> None:
+        self._queues.restore(tables)
 
     def push(self, steps: Steps, values: Words) -> None:
         self._queues.reserve(int((steps.kind <= INSERT).sum()))

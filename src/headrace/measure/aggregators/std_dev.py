@@ -9,6 +9,7 @@ from headrace.measure.moments import ExactMoments
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.tables import Tables
 
 
 def _result(type: pa.DataType | None) -> pa.DataType | str:
@@ -29,6 +30,12 @@ class StdDev(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._moments.grow(slots)
+
+    def dump(self) -> Tables:
+        return self._moments.dump()
+
+    def restore(self, tables: Tables) -> None:
+        self._moments.restore(tables)
 
     def push(self, steps: Steps, values: Words) -> None:
         self._moments.push(steps, values, self.answers.word, self.answers.valid)

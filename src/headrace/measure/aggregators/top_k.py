@@ -13,6 +13,7 @@ from headrace.measure.tally import Tally, lower_count, raise_count
 from headrace.measure.treap import MAJOR, MINOR, Treaps, erase, first_nodes, insert
 from headrace.measure.words import Words, from_words
 from headrace.model.signature import Parameter, Signature
+from headrace.state.tables import Tables, part_of, under
 
 _LARGEST_K = 1000
 
@@ -79,6 +80,15 @@ class TopK(Aggregator):
 
     def grow(self, slots: int) -> None:
         self._treaps.grow(slots)
+
+    def dump(self) -> Tables:
+        codes, tally = (under("codes", self._codes.dump()), under("tally", self._tally.dump()))
+        return {**codes, **tally, **under("treaps", self._treaps.dump())}
+
+    def restore(self, tables: Tables) -> None:
+        self._codes.restore(part_of("codes", tables))
+        self._tally.restore(part_of("tally", tables))
+        self._treaps.restore(part_of("treaps", tables))
 
     def begin(self, rows: int, slots: int) -> None:
         super().begin(rows, slots)

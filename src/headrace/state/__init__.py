@@ -1,0 +1,1 @@
+"""State as versions: immutable files, and manifests that name them."""

@@ -1,0 +1,152 @@
+"""Streams answer as the batch does: whatever the micro-batches, restarts, tasks and failed attempts."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import headrace as hr
+from headrace.measure.definition import Definition
+from headrace.measure.run import measure_table
+from headrace.testing.compare import assert_same_answers
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+TEXT = """
+    SELECT sum(amount) AS spent, count(*) AS n, max(amount) AS top, last(amount) AS newest, prev(shop) AS before,
+           first(shop) AS oldest, countDistinct(shop) AS shops, median(amount) AS middle, topK(shop, 2) AS favourites,
+           stdDev(amount) AS spread
+      FROM payments GROUP BY card OVER sliding 5 minutes;
+    SELECT sum(amount) AS last_five FROM payments WHERE shop <> 'b' GROUP BY card OVER sliding 5 events;
+    SELECT avg(amount) AS usual FROM payments WHERE amount > 10 GROUP BY shop OVER sliding 10m delayed by 1m
+"""
+
+
+def payments(rows: int, seed: int) -> pa.Table:
+    """A payment a second, a tenth of them up to half a minute late."""
+    dice = np.random.default_rng(seed)
+    late = np.where(dice.random(rows) < 0.1, dice.integers(0, 30_000_000, rows), 0)
+    shops = np.array(["a", "b", "c", "ü"])[dice.integers(0, 4, rows)]
+    return pa.table(
+        {
+            "offset": np.arange(rows),
+            "ts": pa.array(np.arange(rows) * 1_000_000 - late, pa.timestamp("us", "UTC")),
+            "card": pa.array([f"card-{card}" for card in dice.integers(0, 12, rows)], mask=dice.random(rows) < 0.02),
+            "shop": pa.array(shops, mask=dice.random(rows) < 0.05),
+            "amount": np.round(dice.lognormal(3, 1, rows), 2),
+        }
+    )
+
+
+class Stream:
+    """A folder of files that arrive one a micro-batch, and a query over it that can be stopped and started."""
+
+    def __init__(self, spark: SparkSession, folder: Path, table: pa.Table):
+        self.spark = spark
+        self.folder = folder
+        self.table = table
+        self.state = folder / "state"
+        self._arrived = 0
+        (folder / "in").mkdir()
+
+    def arrive(self, sizes: list[int]) -> None:
+        for size in sizes:
+            path = self.folder / "in" / f"{self._arrived:06d}.parquet"
+            pq.write_table(self.table.slice(self._arrived, size), path)
+            os.utime(path, (1_000_000_000 + self._arrived, 1_000_000_000 + self._arrived))
+            self._arrived += size
+
+    def run(self, tasks: int, text: str = TEXT, each: Callable[[DataFrame, int], None] | None = None) -> None:
+        """Take all that has arrived, then stop."""
+        metrics = hr.Metrics(text, time="ts", arrival="offset", parallelism=tasks, state=str(self.state))
+        source = str(self.folder / "in")
+        schema = self.spark.read.parquet(source).schema
+        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
+        writer = stream.transform(metrics.measure).writeStream.option("checkpointLocation", str(self.folder / "cp"))
+        if each is None:
+            writer = writer.format("parquet").option("path", str(self.folder / "out"))
+        else:
+            writer = writer.foreachBatch(each)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def answers(self) -> pa.Table:
+        return self.spark.read.parquet(str(self.folder / "out")).toArrow().sort_by("offset")
+
+    def expected(self) -> pa.Table:
+        return measure_table(Definition(TEXT, "ts", arrival="offset"), self.table.slice(0, self._arrived))
+
+
+def assert_as_the_batch(stream: Stream) -> None:
+    expected = stream.expected()
+    names = expected.column_names[stream.table.num_columns :]
+    assert_same_answers(stream.answers().select(["offset", *names]), expected.select(["offset", *names]))
+
+
+def test_answers_are_those_of_the_batch_through_restarts_and_rescales(spark: SparkSession, tmp_path: Path) -> None:
+    dice = random.Random(11)
+    stream = Stream(spark, tmp_path, payments(3000, seed=11))
+    for tasks in (2, 5, 1):
+        stream.arrive([dice.randint(1, 500) for _ in range(2)])
+        stream.run(tasks)
+    assert_as_the_batch(stream)
+
+
+def test_a_batch_that_failed_after_its_state_was_written_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, payments(900, seed=12))
+    stream.arrive([400, 300])
+    out = str(tmp_path / "out")
+
+    def fails_late(answered: DataFrame, batch: int) -> None:
+        answered.write.mode("overwrite").format("noop").save()
+        if batch == 1:
+            raise RuntimeError("the sink is away")
+        answered.write.mode("append").parquet(out)
+
+    def works(answered: DataFrame, batch: int) -> None:
+        answered.write.mode("append").parquet(out)
+
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        stream.run(2, each=fails_late)
+    stream.arrive([200])
+    stream.run(3, each=works)
+    assert_as_the_batch(stream)
+
+
+def test_damaged_state_stops_the_query_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, payments(600, seed=13))
+    stream.arrive([300])
+    stream.run(2)
+    # In another folder, for workers remember what they wrote themselves.
+    stream.state = stream.state.rename(tmp_path / "moved")
+    for path in stream.state.rglob("*-base-*.arrow"):
+        path.write_bytes(path.read_bytes()[:-100])
+    stream.arrive([300])
+    with pytest.raises(StreamingQueryException) as raised:
+        stream.run(3)
+    assert "StateDamaged" in str(raised.value)
+    assert "its checksum is not the one it was written with" in str(raised.value)
+
+
+def test_other_metrics_do_not_start_from_this_state(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, payments(200, seed=14))
+    stream.arrive([100])
+    stream.run(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes")
+    stream.arrive([100])
+    with pytest.raises(StreamingQueryException, match="StateMismatch"):
+        stream.run(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 6 minutes")
+
+
+def test_a_stream_needs_a_place_for_its_state(spark: SparkSession) -> None:
+    rate = spark.readStream.format("rate").load()
+    metrics = hr.Metrics("SELECT count(*) AS n FROM rate OVER sliding 1 minute", time="timestamp")
+    with pytest.raises(hr.DefinitionError, match="needs a place to keep state"):
+        metrics.measure(rate)
