@@ -45,10 +45,10 @@ class WorkerMemory:
 
 def largest_worker(parent: psutil.Process) -> int:
     """Resident bytes of the largest Spark worker below the process; 0 if there is none."""
-    return max((_size_of_worker(child) for child in parent.children(recursive=True)), default=0)
+    return max((size_of_worker(child) for child in parent.children(recursive=True)), default=0)
 
 
-def _size_of_worker(process: psutil.Process) -> int:
+def size_of_worker(process: psutil.Process) -> int:
     try:
         is_worker = any(word in _WORKER_MODULES for word in process.cmdline())
         return int(process.memory_info().rss) if is_worker else 0

@@ -42,19 +42,8 @@ class Definition:
         if not self.time or not isinstance(self.time, str):
             raise DefinitionError("time= must name the column that holds the time of an event")
         object.__setattr__(self, "statements", self._of_one_stream(parse(self.text)))
-        object.__setattr__(self, "names", self._different_names())
-
-    def _different_names(self) -> tuple[str, ...]:
-        """What can be wrong with a text is said at once, not only when there is data."""
-        names = [metric.name for metric in sketch(self.statements, self.text)]
-        items = [item for statement in self.statements for item in statement.items]
-        taken: set[str] = set()
-        for name, item in zip(names, items, strict=True):
-            if name.lower() in taken:
-                problem = f"a metric cannot be called {name}: another metric has that name"
-                raise BindError(problem, self.text, item.at, "give it another name: AS other_name")
-            taken.add(name.lower())
-        return tuple(names)
+        # What can be wrong with a text is said at once, not only when there is data.
+        object.__setattr__(self, "names", tuple(metric.name for metric in sketch(self.statements, self.text)))
 
     def _of_one_stream(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         streams = list(dict.fromkeys(statement.stream for statement in statements))
@@ -105,8 +94,21 @@ class Definition:
 
 
 def sketch(statements: tuple[Statement, ...], text: str) -> tuple[BoundMetric, ...]:
-    """Metrics without types: what can be said of a text before there is data."""
-    return tuple(_sketch_item(item, statement, text) for statement in statements for item in statement.items)
+    """Metrics without types: what can be said of a text before there is data.
+
+    Raises BindError for aggregations that do not exist, and for two metrics of a stream with one name.
+    """
+    metrics = []
+    taken: set[tuple[str, str]] = set()
+    for statement in statements:
+        for item in statement.items:
+            metric = _sketch_item(item, statement, text)
+            if (statement.stream, metric.name.lower()) in taken:
+                problem = f"a metric cannot be called {metric.name}: another metric has that name"
+                raise BindError(problem, text, item.at, "give it another name: AS other_name")
+            taken.add((statement.stream, metric.name.lower()))
+            metrics.append(metric)
+    return tuple(metrics)
 
 
 def _sketch_item(item: Item, statement: Statement, text: str) -> BoundMetric:

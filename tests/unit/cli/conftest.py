@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from headrace.cli import session
 from headrace.cli.app import main
-from headrace.testing.spark import spark  # noqa: F401
 
 
 class Said(NamedTuple):
@@ -37,7 +36,7 @@ def headrace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def on_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: F811
+def on_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands use the session of the tests, with their own settings, instead of starting one each."""
     monkeypatch.setattr(session, "local_session", lambda app, **conf: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)

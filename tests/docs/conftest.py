@@ -1,1 +1,0 @@
-from headrace.testing.spark import spark  # noqa: F401
