@@ -70,12 +70,13 @@ def test_explain_rejected_and_errors_work_there_too(answers: dict[str, Any]) -> 
     assert "does not fit bigint" in answers["overflow"]
 
 
-def fail(spark: SparkSession) -> None:
-    raise LookupError(f"nothing to see on {type(spark).__module__}")
+class Broken:
+    """Cannot be unpickled: the call fails in the other process before it starts a server, which would take seconds."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (int, ("no number",))
 
 
 def test_what_fails_there_is_told_here() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"fail failed on Spark Connect:(.|\n)*nothing to see on pyspark.sql.connect"
-    ):
-        on_connect(fail)
+    with pytest.raises(RuntimeError, match=r"measured failed on Spark Connect:(.|\n)*ValueError: .*'no number'"):
+        on_connect(measured, Broken())
