@@ -14,7 +14,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 import headrace as hr
 
@@ -58,7 +58,10 @@ def identity(spark: SparkSession, source: Path, target: Path) -> None:
         for ts, amount, _ in batches:
             yield pa.StructArray.from_arrays([amount, ts.view(pa.int64())], names=["spent", "n"])
 
-    udf: Any = arrow_udf(repeat, "spent double, n long", ArrowUDFType.SCALAR_ITER)
+    # Spark reads the kind of UDF from the hints, as types.
+    repeat.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    make_udf: Any = arrow_udf
+    udf: Any = make_udf(repeat, "spent double, n long")
     arranged = spark.read.parquet(str(source)).repartition("card").sortWithinPartitions("ts", "txn", "card", "amount")
     answered = arranged.select("*", udf.asNondeterministic()("ts", "amount", "card").alias("answer"))
     _write(answered.select("*", "answer.spent", "answer.n").drop("answer"), target)
