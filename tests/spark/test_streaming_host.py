@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -119,6 +121,48 @@ def test_a_batch_that_failed_after_its_state_was_written_is_run_again(spark: Spa
     stream.arrive([200])
     stream.run(3, each=works)
     assert_as_the_batch(stream)
+
+
+def test_killed_workers_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """kill -9 of Python workers at random moments, in the middle of batches and of commits; then the query restarts."""
+    dice = random.Random(15)
+    stream = Stream(spark, tmp_path, payments(1500, seed=15))
+    stream.arrive([dice.randint(50, 250) for _ in range(6)])
+    over, killed = threading.Event(), 0
+    failures: list[str] = []
+
+    def kill_now_and_then() -> None:
+        nonlocal killed
+        while not over.wait(dice.uniform(0.1, 0.6)):
+            workers = [process for process in psutil.Process().children(recursive=True) if is_forked_worker(process)]
+            if workers and killed < 6:
+                dice.choice(workers).kill()
+                killed += 1
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    try:
+        for _ in range(20):
+            try:
+                stream.run(2)
+                break
+            except StreamingQueryException as error:
+                failures.append(str(error))
+    finally:
+        over.set()
+        killer.join()
+    assert killed > 0
+    assert not [failure for failure in failures if "StateDamaged" in failure]
+    assert_as_the_batch(stream)
+
+
+def is_forked_worker(process: psutil.Process) -> bool:
+    """A worker is a child of the daemon, which has the same command line; the daemon is a child of the JVM."""
+    try:
+        parent = process.parent()
+        return parent is not None and all("pyspark.daemon" in one.cmdline() for one in (process, parent))
+    except psutil.Error:
+        return False
 
 
 def test_damaged_state_stops_the_query_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
