@@ -18,6 +18,7 @@ from headrace.testing.definitions import ULPS, canonical
 from headrace.testing.duckdb_oracle import duckdb_table
 from headrace.testing.exact_windows import ExactWindows
 from headrace.testing.payments import EVERY_AGGREGATION, payments
+from headrace.testing.spark import on_connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -25,8 +26,6 @@ PAYMENTS = 1_000_000
 WINDOWS = {"hour": "sliding 1 hour", "day": "sliding 1 day", "week": "sliding 7 days"}
 
 TEXT = ";\n".join(EVERY_AGGREGATION.format(w=name, window=window) for name, window in WINDOWS.items())
-
-ONE_WINDOW = EVERY_AGGREGATION.format(w="day", window=WINDOWS["day"])
 
 OTHER_WINDOWS = """
     SELECT count(*) AS seen, sum(amount) AS volume FROM payments GROUP BY merchant OVER sliding 1 hour delayed by 5m;
@@ -61,10 +60,18 @@ def path(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def run(spark: SparkSession, text: str, path: str, partitions: int) -> pa.Table:
     """The measured rows, by id; through a file, as sixty columns of a million rows are much for a driver."""
-    metrics = hr.Metrics(text, time="ts", id="id", parallelism=partitions)
     with tempfile.TemporaryDirectory() as folder:
-        spark.read.parquet(path).transform(metrics.measure).write.parquet(folder, mode="overwrite", compression="none")
-        answered = pq.read_table(folder)
+        write(spark, text, path, folder, partitions)
+        return read(folder)
+
+
+def write(spark: SparkSession, text: str, path: str, folder: str, partitions: int) -> None:
+    metrics = hr.Metrics(text, time="ts", id="id", parallelism=partitions)
+    spark.read.parquet(path).transform(metrics.measure).write.parquet(folder, mode="overwrite", compression="none")
+
+
+def read(folder: str) -> pa.Table:
+    answered = pq.read_table(folder)
     # Spark writes UTC times without the name of a zone.
     zoned = answered.column("ts").cast(pa.timestamp("us", "UTC"))
     return by_id(answered.set_column(answered.column_names.index("ts"), "ts", zoned))
@@ -94,8 +101,14 @@ def test_chosen_rows_equal_the_definition(table: pa.Table, measured: pa.Table) -
 def test_the_number_of_partitions_changes_nothing(
     spark: SparkSession, path: str, measured: pa.Table, partitions: int
 ) -> None:
-    answered = run(spark, ONE_WINDOW, path, partitions)
-    assert answered.equals(measured.select(answered.column_names))
+    assert run(spark, TEXT, path, partitions).equals(measured)
+
+
+@pytest.mark.connect
+def test_spark_connect_gives_the_same_rows(path: str, measured: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        on_connect(write, TEXT, path, folder, 2)
+        assert read(folder).equals(measured)
 
 
 def test_delayed_tumbling_infinite_and_count_windows_equal_duckdb(

@@ -136,12 +136,13 @@ def _fits(limbs: Ints, bound: Ints) -> Word:
 def push_integers(
     kind: Ints, slot: Ints, row: Ints, word: Ints, high: Ints, valid: Flags,
     limbs: Ints, counts: Ints, out: Ints, out_high: Ints, out_valid: Flags,
-    answer: int, times: int, bound: Ints,
+    answer: int, times: int, bounds: Ints,
 ) -> Word:  # fmt: skip
     """Gives the first row whose exact answer does not fit, or -1.
 
     SUM answers are integers of one or (decimals) two words; AVERAGE is a double if `times` is 0, else a decimal
-    whose scale is larger: the total is multiplied by `times` before it is divided.
+    whose scale is larger: the total is multiplied by `times` before it is divided. `bounds` are the magnitudes that
+    no longer fit, above and below zero.
     """
     wide = len(high) > 0
     size = limbs.shape[1]
@@ -168,12 +169,7 @@ def push_integers(
         sign = magnitude(limbs[s], scratch)
         if answer == AVERAGE:
             divide_half_up(scratch, times, total)
-        # One more is allowed below zero: -2**63 is a long.
-        lowest = scratch[0] == 0 and scratch[1] == 1 << 31 and scratch[2:].max() == 0
-        if sign < 0 and lowest and answer == SUM and len(out_high) == 0:
-            out[r] = np.int64(-0x8000000000000000)
-            continue
-        if not _fits(scratch, bound):
+        if not _fits(scratch, bounds[0 if sign > 0 else 1]):
             return r
         low = scratch[0] | (scratch[1] << LIMB_BITS)
         top = (scratch[2] | (scratch[3] << LIMB_BITS)) if size > 3 else 0
@@ -217,15 +213,21 @@ class ExactTotals:
             self._limbs, self._range.base, self._counts, out.word, out.valid, answer,
         )  # fmt: skip
 
-    def push_integers(self, steps: Steps, values: Words, out: Answers, answer: int, times: int, bound: Ints) -> bool:
-        """False if an answer does not fit. `times` and `bound` as the kernel takes them."""
+    def push_integers(self, steps: Steps, values: Words, out: Answers, answer: int, times: int, bounds: Ints) -> bool:
+        """False if an answer does not fit. `times` and `bounds` as the kernel takes them."""
         bad = push_integers(
             steps.kind, steps.slot, steps.row, values.word, values.high, values.valid,
-            self._limbs, self._counts, out.word, out.high, out.valid, answer, times, bound,
+            self._limbs, self._counts, out.word, out.high, out.valid, answer, times, bounds,
         )  # fmt: skip
         return int(bad) < 0
 
 
-def limbs_of(value: int) -> Ints:
-    """A number that is not negative, in four limbs."""
-    return np.array([(value >> (LIMB_BITS * i)) & MASK for i in range(4)], np.int64)
+def bounds_of(type: pa.DataType) -> Ints:
+    """The smallest magnitudes that do not fit the type, above and below zero, in four limbs each."""
+    if pa.types.is_decimal(type):
+        return np.array([_limbs_of(10**type.precision)] * 2, np.int64)
+    return np.array([_limbs_of(2**63), _limbs_of(2**63 + 1)], np.int64)
+
+
+def _limbs_of(value: int) -> list[int]:
+    return [(value >> (LIMB_BITS * i)) & MASK for i in range(4)]

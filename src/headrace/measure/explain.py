@@ -107,6 +107,11 @@ def _grouped(leaves: Iterable[Leaf], key: Callable[[Leaf], K]) -> list[tuple[K, 
 
 def _metric_line(metric: BoundMetric, beside: Iterable[BoundMetric], typed: bool) -> str:
     width = max(len(other.name) for other in beside)
-    inside = ["*" if metric.argument is None else format_expr(metric.argument), *map(str, metric.parameters)]
-    line = f"{metric.name:<{width}} = {metric.function.name}({', '.join(inside)})"
+    line = f"{metric.name:<{width}} = {format_call(metric)}"
     return f"{line}: {spark_name(metric.type)}" if typed else line
+
+
+def format_call(metric: BoundMetric) -> str:
+    """The aggregation as it would be written: percentile(amount, 0.9)."""
+    inside = ["*" if metric.argument is None else format_expr(metric.argument), *map(str, metric.parameters)]
+    return f"{metric.function.name}({', '.join(inside)})"

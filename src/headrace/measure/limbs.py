@@ -20,7 +20,6 @@ LIMB_BITS = 32
 CARRY_LIMBS = 2
 """Limbs kept free above the largest value: 2**62 values may be added before a sum could overflow."""
 
-DOUBLE_LIMBS = 3
 INTEGER_LIMBS = 2
 DECIMAL_LIMBS = 4
 

@@ -68,10 +68,6 @@ class EventReservoir:
         return sum(chunk.size for chunk in self._chunks)
 
     @property
-    def newest(self) -> int | None:
-        return self._chunks[-1].last if self._chunks else None
-
-    @property
     def spilled_chunks(self) -> int:
         return sum(chunk.matrix is None for chunk in self._chunks)
 

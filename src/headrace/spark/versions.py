@@ -22,6 +22,7 @@ from typing import Final
 
 from headrace.errors import StateDamaged, StateMismatch
 from headrace.language import BoundMetric, format_expr, format_window
+from headrace.measure.explain import format_call
 from headrace.measure.plan import Stage
 from headrace.measure.task import MeasureTask
 from headrace.state.store import FORMAT, ShardStore, Version
@@ -83,11 +84,10 @@ def check_layout(folder: Path, stage: Stage, shards: int) -> None:
 
 def describe(metric: BoundMetric) -> str:
     """Everything that decides the state of a metric, as a text."""
-    inside = ["*" if metric.argument is None else format_expr(metric.argument), *map(str, metric.parameters)]
     where = "" if metric.where is None else f" where {format_expr(metric.where)}"
     by = f" by {', '.join(metric.group_by)}" if metric.group_by else ""
     over = format_window(metric.window)
-    return f"{metric.name} = {metric.function.name}({', '.join(inside)}) {metric.argument_type}{where}{by} over {over}"
+    return f"{metric.name} = {format_call(metric)} {metric.argument_type}{where}{by} over {over}"
 
 
 class Shards:

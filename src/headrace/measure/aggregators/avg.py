@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
-from headrace.measure.exact import AVERAGE, ExactTotals, limbs_of
+from headrace.measure.exact import AVERAGE, ExactTotals, bounds_of
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words, is_float
 from headrace.model.signature import Signature
@@ -33,7 +33,7 @@ class Avg(Aggregator):
         assert argument is not None
         self._totals = ExactTotals(argument)
         self._times = 10 ** (self.type.scale - argument.scale) if pa.types.is_decimal(self.type) else 0
-        self._bound = limbs_of(10**self.type.precision if self._times else 0)
+        self._bounds = bounds_of(self.type)
         self._float = is_float(argument)
 
     def grow(self, slots: int) -> None:
@@ -48,5 +48,5 @@ class Avg(Aggregator):
     def push(self, steps: Steps, values: Words) -> None:
         if self._float:
             self._totals.push_doubles(steps, values, self.answers, AVERAGE)
-        elif not self._totals.push_integers(steps, values, self.answers, AVERAGE, self._times, self._bound):
+        elif not self._totals.push_integers(steps, values, self.answers, AVERAGE, self._times, self._bounds):
             raise self.overflow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
-from headrace.measure.exact import SUM, ExactTotals, limbs_of
+from headrace.measure.exact import SUM, ExactTotals, bounds_of
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words, is_float
 from headrace.model.signature import Signature
@@ -30,8 +30,7 @@ class Sum(Aggregator):
     def prepare(self) -> None:
         assert self.metric.argument_type is not None
         self._totals = ExactTotals(self.metric.argument_type)
-        decimal = pa.types.is_decimal(self.type)
-        self._bound = limbs_of(10**self.type.precision if decimal else 2**63)
+        self._bounds = bounds_of(self.type)
 
     def grow(self, slots: int) -> None:
         self._totals.grow(slots)
@@ -45,5 +44,5 @@ class Sum(Aggregator):
     def push(self, steps: Steps, values: Words) -> None:
         if is_float(self.type):
             self._totals.push_doubles(steps, values, self.answers, SUM)
-        elif not self._totals.push_integers(steps, values, self.answers, SUM, 0, self._bound):
+        elif not self._totals.push_integers(steps, values, self.answers, SUM, 0, self._bounds):
             raise self.overflow()
