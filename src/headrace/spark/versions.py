@@ -43,8 +43,9 @@ class TaskPlace:
     partition: int
     partitions: int
 
-    def record(self, batch: int, partition: int, partitions: int) -> Path:
-        return self.folder / "batches" / str(batch) / f"{partition}-of-{partitions}.json"
+    @property
+    def record(self) -> Path:
+        return self.folder / "batches" / str(self.batch) / f"{self.partition}-of-{self.partitions}.json"
 
 
 def shard_versions(place: TaskPlace) -> dict[int, int]:
@@ -140,9 +141,8 @@ class Shards:
             versions[shard] = place.batch
             _CACHE.put(store.folder, task, version)
             store.collect(place.batch - KEPT_BATCHES, time.time())
-        record = place.record(place.batch, place.partition, place.partitions)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(record, json.dumps(versions).encode())
+        place.record.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place.record, json.dumps(versions).encode())
         shutil.rmtree(place.folder / "batches" / str(place.batch - KEPT_BATCHES - 1), ignore_errors=True)
 
 

@@ -143,7 +143,8 @@ def read_checked(path: Path, crc: int) -> bytes:
 
 def write_whole(path: Path, content: Any) -> None:
     """Either the whole file is there under its name, or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # A name that no other process on any machine has: the folder may be shared by many.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
