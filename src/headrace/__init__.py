@@ -10,6 +10,9 @@ from headrace.errors import (
     MetricOverflow,
     ParseError,
     QueryError,
+    StateDamaged,
+    StateError,
+    StateMismatch,
 )
 from headrace.spark.metrics import Metrics
 
@@ -26,4 +29,7 @@ __all__ = [
     "Metrics",
     "ParseError",
     "QueryError",
+    "StateDamaged",
+    "StateError",
+    "StateMismatch",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,41 +12,43 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import MetricOverflow
+from headrace.measure.chunk_files import StageFiles
 from headrace.measure.definition import Definition
 from headrace.measure.plan import Stage
 from headrace.measure.run import arrival_order, measure_table, pieces
 from headrace.measure.task import MeasureTask
-from headrace.state.store import ShardStore, Version
-from headrace.state.tables import Delta, difference
+from headrace.state.places import LocalPlace
+from headrace.state.store import ShardChange, StageStore
+from headrace.state.tables import Delta, Fingerprints, decode, encode, plain
 from headrace.testing.compare import assert_same_answers
 from headrace.testing.strategies import EventCase, event_cases, frame_sizes
 
 
-def interrupted(definition: Definition, stage: Stage, table: pa.Table, frames: list[int], folder: Path) -> pa.Table:
+def interrupted(
+    definition: Definition, stage: Stage, table: pa.Table, frames: list[int], closure: int, folder: Path
+) -> pa.Table:
     """The answers of a stage that starts anew from its last commit before every frame."""
     order, known = arrival_order(definition, stage, table)
-    rows = table.select(list(dict.fromkeys([definition.time, *stage.columns]))).take(pa.array(order))
-    store, version, answers = ShardStore(folder), None, []
-    folder.mkdir()
+    settings = replace(definition.settings(1), chunk_events=8)
+    rows = table.select(list(dict.fromkeys([*settings.columns, *stage.columns]))).take(pa.array(order))
+    store, version, answers = StageStore(LocalPlace(str(folder)), "q/stage"), None, []
     for number, batch in enumerate(pieces(rows, frames)):
-        task = restored(definition, stage, store, version)
+        task, prints = MeasureTask(stage, settings, StageFiles(store, number)), Fingerprints()
+        task.reservoir.closure = closure
+        if version is not None:
+            tables = store.load(version)
+            prints.changes(tables)
+            task.restore(plain(tables), version.values, version.files)
         answers.append(task.push(batch))
-        version = store.commit(number, version, *task.dump())
-        assert store.identity(number) == version.identity
-        version = store.load(number)
+        task.flush()
+        tables, values, files = task.dump()
+        change = ShardChange(version, prints, tables, files, values)
+        assert store.commit(number, 0, 1, {}, {3: change})[3] == store.versions(number, 0, 1)[3]
+        version = store.versions(number, 0, 1)[3]
     back = np.empty(table.num_rows, np.int64)
     back[order] = np.arange(len(order))
     columns = [pa.chunked_array([a[i] for a in answers], m.type) for i, m in enumerate(stage.metrics)]
     return pa.table(columns, [m.name for m in stage.metrics]).take(pa.array(back, mask=~known))
-
-
-def restored(definition: Definition, stage: Stage, store: ShardStore, version: Version | None) -> MeasureTask:
-    late = definition.arrival is not None
-    task = MeasureTask(stage, definition.time, may_be_late=late, memory_bytes=1, folder=store.folder)
-    task.reservoir.chunk_events = 8
-    if version is not None:
-        task.restore({name: table.copy() for name, table in version.tables.items()}, version.values)
-    return task
 
 
 @given(event_cases(), st.data())
@@ -53,13 +56,14 @@ def restored(definition: Definition, stage: Stage, store: ShardStore, version: V
 def test_answers_do_not_depend_on_restarts(case: EventCase, data: st.DataObject) -> None:
     definition = Definition(case.text, time=case.time, id=case.id, arrival=case.arrival)
     frames = data.draw(frame_sizes(case.table.num_rows), label="frames")
+    closure = data.draw(st.sampled_from([0, 5_000_000, 600_000_000]), label="closure")
     try:
         expected = measure_table(definition, case.table)
     except MetricOverflow:
         return
     for stage in definition.plan(case.table.schema).stages:
         with tempfile.TemporaryDirectory() as folder:
-            actual = interrupted(definition, stage, case.table, frames, Path(folder) / "shard")
+            actual = interrupted(definition, stage, case.table, frames, closure, Path(folder) / "shard")
         assert_same_answers(actual, expected.select(actual.column_names))
 
 
@@ -68,14 +72,21 @@ tables = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), max_size=
 )
 
 
-@given(tables, tables)
-def test_a_difference_turns_the_old_into_the_new(old: np.ndarray, new: np.ndarray) -> None:
-    delta = difference(old, new)
-    if delta is None:
-        assert (old == new).all()
-        assert old.shape == new.shape
-        return
-    assert isinstance(delta, Delta)
-    made = delta.apply(old)
-    assert made.shape == new.shape
-    assert (made == new).all()
+@given(st.lists(tables, min_size=1, max_size=5))
+def test_deltas_make_every_version(versions: list[np.ndarray]) -> None:
+    prints, made = Fingerprints(), None
+    for version in versions:
+        found = decode(encode(prints.changes({"table": version})))
+        if "table" in found:
+            made = found["table"].apply(made)
+        assert made is not None
+        assert made.shape == version.shape
+        assert (made == version).all()
+
+
+@given(st.lists(st.integers(0, 200), unique=True).map(sorted))
+def test_rows_are_written_as_runs(rows: list[int]) -> None:
+    delta = Delta("<i8", (201,), np.array(rows, np.int64), np.arange(len(rows)))
+    found = decode(encode({"t": delta}))["t"]
+    assert found.rows is not None
+    assert found.rows.tolist() == rows

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Final
 
-from headrace.errors import ParseError, Span
+from headrace.errors import NOWHERE, DefinitionError, ParseError, Span
 from headrace.model.ticks import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, WEEK, Ticks
 
 LONGEST: Final = Ticks(3_652_500 * DAY)
@@ -71,6 +71,19 @@ def read_text(text: str, at: Span) -> Duration:
         hint = "write it as '5 minutes' or '1h30m'"
         raise ParseError(f"{_shorten(text)!r} is not a duration", "", at, hint)
     return read_parts(parts, at)
+
+
+def read_length(name: str, text: str) -> Ticks:
+    """A length of time that a user gave as an argument called `name`."""
+    if not isinstance(text, str):
+        raise DefinitionError(f'{name}= must be a length of time such as "10 minutes", not {text!r}')
+    try:
+        found = read_text(text, NOWHERE)
+    except ParseError as error:
+        raise DefinitionError(f"{name}=: {error.problem}" + (f"; {error.hint}" if error.hint else "")) from None
+    if not 0 <= found.ticks <= LONGEST:
+        raise DefinitionError(f"{name}= must be between 0 and 10,000 years, not {text!r}")
+    return Ticks(found.ticks)
 
 
 def _unit_size(part: Part) -> int:

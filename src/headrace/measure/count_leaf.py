@@ -8,7 +8,7 @@ from headrace.language.nodes import LastEvents
 from headrace.measure.aggregator import Aggregator, dump_all, restore_all
 from headrace.measure.events import EventEncoder
 from headrace.measure.jit import Ints, grown, kernel
-from headrace.measure.leaf import Batch
+from headrace.measure.leaf import Batch, leaf_name
 from headrace.measure.plan import Leaf
 from headrace.measure.queue import NONE, reserve_nodes, take_node
 from headrace.measure.replay import replay
@@ -91,6 +91,7 @@ class CountLeaf:
         self.aggregators = aggregators
         self._encoder = encoder
         self._slot_row = encoder.slot_row(leaf.group_by)
+        self.name = leaf_name(leaf, aggregators[0])
         self._groups: Ints = np.zeros((0, 3), np.int64)
         self._after: Ints = np.zeros((0, 1), np.int64)
         self._free: Ints = np.zeros(1, np.int64)

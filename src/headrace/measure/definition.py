@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from headrace.errors import BindError, DefinitionError
-from headrace.language import BoundMetric, Statement, bind, default_name, find_function, parse
+from headrace.language import (
+    BoundMetric,
+    Statement,
+    bind,
+    default_name,
+    find_function,
+    format_statements,
+    parse,
+)
 from headrace.language.names import did_you_mean, listed
 from headrace.language.nodes import Item
 from headrace.language.type_names import spark_name
+from headrace.measure.admission import Policy
 from headrace.measure.explain import explain_plan
 from headrace.measure.functions import FUNCTIONS
 from headrace.measure.plan import Plan, make_plan
+from headrace.measure.reservoir import MEMORY_BYTES
+from headrace.measure.task import TaskSettings
 from headrace.model.signature import Parameter
+
+STREAM_CHUNK_EVENTS: Final = 1 << 14
+"""A stream has many shards, each with chunks of its own: small ones."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,12 @@ class Definition:
     id: str | None = None
     arrival: str | None = None
     stream: str | None = None
+    policy: Policy = field(default_factory=Policy)
+    status: str | None = None
+    """The name of a column that says what became of each row, if it is wanted."""
+    added: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    """Names of metrics that came to, or left, a stream that has been running."""
     statements: tuple[Statement, ...] = field(init=False, compare=False)
     names: tuple[str, ...] = field(init=False, compare=False)
     """The names of the metrics, in the order of the text."""
@@ -64,7 +85,49 @@ class Definition:
         return bind(self.statements, self.text, schema, FUNCTIONS, self.time)
 
     def plan(self, schema: pa.Schema) -> Plan:
-        return make_plan(self.bind(schema))
+        return make_plan(self.bind(schema), self.added)
+
+    def adding(self, text: str) -> Definition:
+        """With the metrics of another text: they come to a stream that has been running without them."""
+        joined = replace(self, text=f"{self.text.rstrip().rstrip(';')};\n{text}")
+        new = frozenset(joined.names) - frozenset(self.names)
+        return replace(joined, added=self.added | new, removed=self.removed - new)
+
+    def removing(self, name: str) -> Definition:
+        """Without the metric of this name."""
+        if name not in self.names:
+            hint = did_you_mean(name, self.names) or f"there are {listed(self.names, 20)}"
+            raise DefinitionError(f"there is no metric {name} to remove; {hint}")
+        if len(self.names) == 1:
+            raise DefinitionError(f"{name} is the only metric; stop the query instead")
+        names, left = iter(self.names), []
+        for statement in self.statements:
+            items = tuple(item for item in statement.items if next(names) != name)
+            if items:
+                left.append(replace(statement, items=items))
+        return replace(self, text=format_statements(left), added=self.added - {name}, removed=self.removed | {name})
+
+    def settings(
+        self, memory_bytes: int = MEMORY_BYTES, *, schema: pa.Schema | None = None, columns: Sequence[str] = ()
+    ) -> TaskSettings:
+        """What a task is told beside its metrics: of a stream where a schema is given, else of a batch.
+
+        A stream remembers `columns` for metrics to come. A batch has all events at hand: none is too old for it.
+        """
+        common: dict[str, Any] = {
+            "time": self.time,
+            "id": self.id,
+            "arrival": self.arrival,
+            "memory_bytes": memory_bytes,
+        }
+        if schema is not None:
+            kept = {name: schema.field(name).type for name in columns}
+            return TaskSettings(
+                **common, may_be_late=True, policy=self.policy, chunk_events=STREAM_CHUNK_EVENTS, kept=kept
+            )
+        plain = self.status is None and self.policy.late == "accept" and (self.id is None or self.policy.dedup is None)
+        policy = None if plain else replace(self.policy, keep=None)
+        return TaskSettings(**common, may_be_late=self.arrival is not None, policy=policy)
 
     def explain(self, schema: pa.Schema | None = None) -> str:
         """The plan as a tree; with a schema, checked against it and with types."""

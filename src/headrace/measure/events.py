@@ -6,17 +6,31 @@ a slot for each grouping, a word (or two) for each argument. Columns of the inpu
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.language import evaluate
+from headrace.language import evaluate, format_expr
 from headrace.language.nodes import Column, Expr
 from headrace.measure.jit import Flags, Ints
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
 from headrace.measure.steps import gather
-from headrace.measure.words import Words, is_float, is_wide, order_codes, to_words
+from headrace.measure.words import (
+    Words,
+    from_words,
+    is_float,
+    is_wide,
+    is_wide_name,
+    order_codes,
+    order_codes_back,
+    to_words,
+)
 from headrace.state.tables import Tables, part_of, under
 
 TIME_ROW, NUMBER_ROW, FLAG_ROW = 0, 1, 2
@@ -27,8 +41,10 @@ _FIRST_GROUP_SLOT = 1
 class Grouping:
     """Slots for the groups of one GROUP BY; null is a group of its own. Slot 0 is nobody's."""
 
-    def __init__(self, columns: tuple[str, ...]):
+    def __init__(self, columns: tuple[str, ...], types: Mapping[str, pa.DataType] | None = None):
+        """Types are needed to get values of columns back (`column`) only."""
         self.columns = columns
+        self._types = types or {}
         self._index: RowIndex | None = None
 
     @property
@@ -43,6 +59,20 @@ class Grouping:
         if tables:
             self._index = RowIndex(tables["keys"].shape[1])
             self._index.restore(tables)
+
+    def column(self, name: str, slots: Ints, texts: BytesIndex) -> pa.Array:
+        """The values of one of the columns for these slots."""
+        assert self._index is not None
+        at, rows = 0, self._index.keys[slots - _FIRST_GROUP_SLOT]
+        for i, column in enumerate(self.columns):
+            type = self._types[column]
+            if column == name:
+                valid: Flags = (1 - ((rows[:, -1] >> i) & 1)).astype(np.uint8)
+                word = order_codes_back(rows[:, at]) if is_float(type) else rows[:, at].copy()
+                high = rows[:, at + 1].copy() if is_wide(type) else np.zeros(0, np.int64)
+                return from_words(Words(word, valid, high), type, texts)
+            at += 1 + is_wide(type)
+        raise KeyError(name)
 
     def slot_of(self, batch: pa.RecordBatch, texts: BytesIndex) -> Ints:
         if not self.columns:
@@ -62,44 +92,104 @@ class Grouping:
         return self._index.intern(np.ascontiguousarray(np.stack(parts, axis=1))) + _FIRST_GROUP_SLOT
 
 
+@dataclass(frozen=True)
+class EventLayout:
+    """What the rows of a matrix of events are; kept with chunks, so that later metrics can read them."""
+
+    filters: tuple[str, ...]
+    arguments: tuple[tuple[str, str], ...]
+    """Expressions and their types, in the order of their rows."""
+    groupings: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> EventLayout:
+        return cls(
+            tuple(found["filters"]),
+            tuple((argument, type) for argument, type in found["arguments"]),
+            tuple(tuple(columns) for columns in found["groupings"]),
+        )
+
+    @property
+    def flag_rows(self) -> int:
+        return -(-(len(self.filters) + len(self.arguments)) // _FLAGS_A_ROW)
+
+    @property
+    def word_rows(self) -> list[tuple[int, bool]]:
+        """Where each argument is, and whether it takes two rows."""
+        row, found = FLAG_ROW + self.flag_rows + len(self.groupings), []
+        for _, type in self.arguments:
+            wide = is_wide_name(type)
+            found.append((row, wide))
+            row += 1 + wide
+        return found
+
+    @property
+    def rows(self) -> int:
+        wide = sum(1 + wide for _, wide in self.word_rows)
+        return FLAG_ROW + self.flag_rows + len(self.groupings) + wide
+
+    def slot_row(self, group_by: tuple[str, ...]) -> int:
+        return FLAG_ROW + self.flag_rows + self.groupings.index(group_by)
+
+    def argument(self, index: int, matrix: Ints) -> Words:
+        """The words of an argument of events."""
+        flag = len(self.filters) + index
+        valid: Flags = flag_of(matrix[FLAG_ROW + flag // _FLAGS_A_ROW], flag).astype(np.uint8)
+        row, wide = self.word_rows[index]
+        return Words(matrix[row], valid, matrix[row + 1]) if wide else Words(matrix[row], valid)
+
+
+def flag_of(words: Ints, flag: int) -> Ints:
+    return (words >> (flag % _FLAGS_A_ROW)) & 1
+
+
 class EventEncoder:
     """Knows where in the matrix everything is."""
 
-    def __init__(self, stage: Stage, texts: BytesIndex):
-        self._texts = texts
+    def __init__(self, stage: Stage, texts: BytesIndex, columns: Mapping[str, pa.DataType] | None = None):
+        """`columns`, with their types, are remembered as they came, for metrics that do not exist yet."""
+        self.texts = texts
+        self.columns = dict(columns or {})
         self._filters: list[Expr] = unique(leaf.where for leaf in stage.leaves if leaf.where is not None)
         arguments = unique((m.argument, m.argument_type) for m in stage.metrics if m.argument is not None)
+        self.groupings = {g: Grouping(g, self.columns) for g in unique(leaf.group_by for leaf in stage.leaves)}
+        known = {argument.name for argument, _ in arguments if isinstance(argument, Column)}
+        known.update(name for columns in self.groupings for name in columns)
+        arguments += [(Column(name), type) for name, type in self.columns.items() if name not in known]
         self._arguments: list[Expr] = [argument for argument, _ in arguments]
         self._guards = [_guards(stage, argument) for argument in self._arguments]
-        self.groupings = {g: Grouping(g) for g in unique(leaf.group_by for leaf in stage.leaves)}
-        self._flag_rows = -(-(len(self._filters) + len(arguments)) // _FLAGS_A_ROW)
-        self._first_slot_row = FLAG_ROW + self._flag_rows
-        row = self._first_slot_row + len(self.groupings)
-        self._word_rows: list[tuple[int, bool]] = []
-        for _, type in arguments:
-            self._word_rows.append((row, is_wide(type)))
-            row += 2 if is_wide(type) else 1
-        self.rows = row
+        self.layout = EventLayout(
+            tuple(format_expr(where) for where in self._filters),
+            tuple((format_expr(argument), str(type)) for argument, type in arguments),
+            tuple(self.groupings),
+        )
+        self._word_rows = self.layout.word_rows
+        self.rows = self.layout.rows
 
     def dump(self) -> Tables:
-        parts = [under(str(i), grouping.dump()) for i, grouping in enumerate(self.groupings.values())]
+        parts = [under(_group_name(columns), grouping.dump()) for columns, grouping in self.groupings.items()]
         return {name: table for part in parts for name, table in part.items()}
 
     def restore(self, tables: Tables) -> None:
-        for i, grouping in enumerate(self.groupings.values()):
-            grouping.restore(part_of(str(i), tables))
+        for columns, grouping in self.groupings.items():
+            grouping.restore(part_of(_group_name(columns), tables))
 
-    def encode(self, batch: pa.RecordBatch, times: Ints, first_number: int) -> Ints:
+    def slots(self, batch: pa.RecordBatch) -> dict[tuple[str, ...], Ints]:
+        """The groups of these rows, for each grouping."""
+        return {columns: grouping.slot_of(batch, self.texts) for columns, grouping in self.groupings.items()}
+
+    def encode(
+        self, batch: pa.RecordBatch, times: Ints, numbers: Ints, slots: Mapping[tuple[str, ...], Ints] | None = None
+    ) -> Ints:
         """The matrix of these rows, in their order."""
-        count = batch.num_rows
-        matrix = np.zeros((self.rows, count), np.int64)
+        matrix = np.zeros((self.rows, batch.num_rows), np.int64)
         matrix[TIME_ROW] = times
-        matrix[NUMBER_ROW] = np.arange(first_number, first_number + count)
+        matrix[NUMBER_ROW] = numbers
         for i, condition in enumerate(self._filters):
             passed = pc.fill_null(evaluate(condition, batch).cast(pa.bool_()), False)
             self._set_flag(matrix, i, np.asarray(passed.to_numpy(zero_copy_only=False)).astype(np.int64))
-        for i, grouping in enumerate(self.groupings.values()):
-            matrix[self._first_slot_row + i] = grouping.slot_of(batch, self._texts)
+        for columns, slot in (slots if slots is not None else self.slots(batch)).items():
+            matrix[self.slot_row(columns)] = slot
         for i in range(len(self._arguments)):
             words = self._argument(i, batch, matrix)
             self._set_flag(matrix, len(self._filters) + i, words.valid.astype(np.int64))
@@ -113,7 +203,7 @@ class EventEncoder:
         """The argument where an event counts: WHERE guards what it computes (a * a may overflow elsewhere)."""
         argument, guards = self._arguments[index], self._guards[index]
         if guards is None or isinstance(argument, Column):
-            return to_words(evaluate(argument, batch), self._texts)
+            return to_words(evaluate(argument, batch), self.texts)
         counts = np.zeros(batch.num_rows, np.bool_)
         for where in guards:
             counts |= self.counted(matrix, where) != 0
@@ -121,26 +211,22 @@ class EventEncoder:
             nothing = np.zeros(batch.num_rows, np.int64)
             return Words(nothing, nothing.astype(np.uint8), nothing)
         if counts.all():
-            return to_words(evaluate(argument, batch), self._texts)
-        return to_words(evaluate(argument, batch.filter(pa.array(counts))), self._texts).spread(counts)
+            return to_words(evaluate(argument, batch), self.texts)
+        return to_words(evaluate(argument, batch.filter(pa.array(counts))), self.texts).spread(counts)
 
     @staticmethod
     def _set_flag(matrix: Ints, flag: int, values: Ints) -> None:
         matrix[FLAG_ROW + flag // _FLAGS_A_ROW] |= values << (flag % _FLAGS_A_ROW)
 
-    @staticmethod
-    def _flag(words: Ints, flag: int) -> Ints:
-        return (words >> (flag % _FLAGS_A_ROW)) & 1
-
     def slot_row(self, group_by: tuple[str, ...]) -> int:
-        return self._first_slot_row + list(self.groupings).index(group_by)
+        return self.layout.slot_row(group_by)
 
     def counted(self, matrix: Ints, where: Expr | None) -> Ints:
         """1 where the event passes the filter, else 0."""
         if where is None:
             return np.ones(matrix.shape[1], np.int64)
         flag = self._filters.index(where)
-        return self._flag(matrix[FLAG_ROW + flag // _FLAGS_A_ROW], flag)
+        return flag_of(matrix[FLAG_ROW + flag // _FLAGS_A_ROW], flag)
 
     def values(self, argument: Expr | None, source: Ints, parts: tuple[Ints, Ints, Ints]) -> Words:
         """The argument of the events that the steps are about."""
@@ -149,10 +235,14 @@ class EventEncoder:
         index = self._arguments.index(argument)
         flag = len(self._filters) + index
         flags = gather(FLAG_ROW + flag // _FLAGS_A_ROW, source, *parts)
-        valid: Flags = self._flag(flags, flag).astype(np.uint8)
+        valid: Flags = flag_of(flags, flag).astype(np.uint8)
         row, wide = self._word_rows[index]
         word = gather(row, source, *parts)
         return Words(word, valid, gather(row + 1, source, *parts)) if wide else Words(word, valid)
+
+
+def _group_name(columns: tuple[str, ...]) -> str:
+    return json.dumps(columns).replace("/", "\\u002f")  # a slash parts the names of tables
 
 
 def _guards(stage: Stage, argument: Expr) -> list[Expr] | None:

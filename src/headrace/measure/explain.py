@@ -115,3 +115,11 @@ def format_call(metric: BoundMetric) -> str:
     """The aggregation as it would be written: percentile(amount, 0.9)."""
     inside = ["*" if metric.argument is None else format_expr(metric.argument), *map(str, metric.parameters)]
     return f"{metric.function.name}({', '.join(inside)})"
+
+
+def describe(metric: BoundMetric) -> str:
+    """Everything that decides the state of a metric, as a text."""
+    where = "" if metric.where is None else f" where {format_expr(metric.where)}"
+    by = f" by {', '.join(metric.group_by)}" if metric.group_by else ""
+    argument = "" if metric.argument_type is None else f" of {spark_name(metric.argument_type)}"
+    return f"{format_call(metric)}{argument}{where}{by} over {format_window(metric.window)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
-from headrace.state.tables import Tables
+from headrace.state.tables import AppendOnly, Tables
 
 _EMPTY = -1
 
@@ -77,7 +77,7 @@ class RowIndex:
         return codes
 
     def dump(self) -> Tables:
-        return {"keys": self.keys.copy()}
+        return {"keys": self.keys}
 
     def restore(self, tables: Tables) -> None:
         self._keys = tables["keys"]
@@ -181,8 +181,8 @@ class BytesIndex:
         return codes
 
     def dump(self) -> Tables:
-        offsets = self.offsets[: self._used + 1].copy()
-        return {"offsets": offsets, "arena": self.arena[: offsets[-1]].copy()}
+        offsets = self.offsets[: self._used + 1]
+        return {"offsets": AppendOnly(offsets), "arena": AppendOnly(self.arena[: offsets[-1]])}
 
     def restore(self, tables: Tables) -> None:
         self.__init__()  # type: ignore[misc]

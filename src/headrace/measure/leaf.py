@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.language import columns_of, format_expr, format_window
 from headrace.language.nodes import Infinite, Sliding, Tumbling
 from headrace.measure.aggregator import Aggregator, dump_all, restore_all
-from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder
+from headrace.measure.convert import has_column
+from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout
 from headrace.measure.jit import Ints
 from headrace.measure.plan import Leaf
 from headrace.measure.replay import replay
 from headrace.measure.reservoir import EventReservoir, Position
 from headrace.measure.steps import (
+    ADD,
     COUNTED,
+    HEAD,
     HISTORY_FROM,
     HISTORY_TO,
     INFINITE,
+    KIND,
     NEVER,
     NUMBER,
+    PART_SHIFT,
+    REPLAY,
     REWIND,
     SLIDING,
     SLOT,
+    SOURCE,
+    STEP_SLOT,
     TIME,
     TUMBLING,
     tail_edge,
@@ -74,21 +85,39 @@ class Stretch:
 class WindowLeaf:
     """A time window with the aggregators below it, which all treat late events in the same way."""
 
-    def __init__(self, leaf: Leaf, aggregators: list[Aggregator], encoder: EventEncoder):
+    def __init__(self, leaf: Leaf, aggregators: list[Aggregator], encoder: EventEncoder, may_be_late: bool):
         self._leaf = leaf
         self._encoder = encoder
         self.aggregators = aggregators
         self._slot_row = encoder.slot_row(leaf.group_by)
         self._window = _window_of(leaf, aggregators[0])
         self._newest = NEVER
+        self._may_be_late = may_be_late
+        self.name = leaf_name(leaf, aggregators[0])
         self._steps: Ints = np.zeros((4, _STEP_ROOM), np.int64)
 
     def dump(self) -> Tables:
-        return {"newest": np.array([self._newest], np.int64), **dump_all(self.aggregators)}
+        return dump_all(self.aggregators)
 
-    def restore(self, tables: Tables) -> None:
-        self._newest = int(tables["newest"][0])
-        restore_all(self.aggregators, tables)
+    def restore(self, tables: Tables, newest: int, aggregators: Sequence[Aggregator]) -> None:
+        """These aggregators go on; `newest` is the latest time that was answered."""
+        self._newest = newest
+        restore_all(aggregators, tables)
+
+    def backfill(
+        self, aggregators: Sequence[Aggregator], reservoir: EventReservoir, layouts: Sequence[EventLayout]
+    ) -> int | None:
+        """Aggregators that are new take what is in the window now.
+
+        Gives the time up to which events are missing for them, None if none are.
+        """
+        after, up_to = self._tail_edge(self._newest), self._head_edge(self._newest)
+        for events in reservoir.between(after, up_to):
+            for aggregator in aggregators:
+                aggregator.grow(self._encoder.groupings[self._leaf.group_by].slots)
+            add_all(np.ascontiguousarray(events), self.view(events), aggregators, self._encoder)
+        missing = missing_until(self._leaf, reservoir, layouts, self._encoder)
+        return None if missing is None or missing <= after else missing
 
     # ------------------------------------------------------------------ edges
 
@@ -98,10 +127,12 @@ class WindowLeaf:
     def _tail_edge(self, t: int) -> int:
         return int(tail_edge(t, self._window[0], self._window[1], self._window[2]))
 
-    @property
-    def needed_after(self) -> int:
-        """Events up to this time will not be read again, unless late events come."""
-        return self._head_edge(self._newest) if self._window[0] == INFINITE else self._tail_edge(self._newest)
+    def needed_after(self, earliest: int) -> int:
+        """Events up to this time will not be read again, if no event comes with a time before `earliest`."""
+        if self._window[0] != INFINITE:
+            return self._tail_edge(earliest)
+        # To rewind an infinite window takes the events since; to replay it takes all.
+        return NEVER if self._may_be_late and self._window[3] == REPLAY else self._head_edge(earliest)
 
     # ------------------------------------------------------------------- push
 
@@ -187,6 +218,37 @@ class WindowLeaf:
         if self._window[3] == REWIND and now_tail < own_head:
             return [(own_tail, now_tail), (own_head, now_head)]
         return [(own_tail, now_head)]
+
+
+def leaf_name(leaf: Leaf, aggregator: Aggregator) -> str:
+    """What the state of a leaf is called: it stays the same whatever other metrics there are."""
+    where = None if leaf.where is None else format_expr(leaf.where)
+    said = [format_window(leaf.window), where, list(leaf.group_by), aggregator.late_mode, aggregator.late_keep]
+    return json.dumps(said).replace("/", "\\u002f")
+
+
+def add_all(events: Ints, view: Ints, aggregators: Sequence[Aggregator], encoder: EventEncoder) -> None:
+    """Every event that counts enters the window of its group."""
+    counted = np.flatnonzero(view[COUNTED])
+    steps: Ints = np.full((4, len(counted)), -1, np.int64)
+    steps[KIND] = ADD
+    steps[STEP_SLOT] = view[SLOT, counted]
+    steps[SOURCE] = (HEAD << PART_SHIFT) | counted
+    replay(steps, (events, events, events), aggregators, encoder)
+
+
+def missing_until(
+    leaf: Leaf, reservoir: EventReservoir, layouts: Sequence[EventLayout], encoder: EventEncoder
+) -> int | None:
+    """The latest time of an event that is not remembered, or not with all columns that the leaf reads."""
+    wanted = set(leaf.group_by)
+    for expr in (leaf.where, *(metric.argument for metric in leaf.metrics)):
+        wanted.update(columns_of(expr) if expr is not None else ())
+    found = [] if reservoir.dropped_until is None else [reservoir.dropped_until]
+    for layout, last in reservoir.layout_ends.items():
+        if not all(has_column(layouts[layout], name, encoder) for name in wanted):
+            found.append(last)
+    return max(found, default=None)
 
 
 def _window_of(leaf: Leaf, aggregator: Aggregator) -> Ints:

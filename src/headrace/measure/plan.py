@@ -7,7 +7,7 @@ metrics of a leaf share window, filter and grouping, and so the steps.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headrace.language import BoundMetric, columns_of
@@ -51,8 +51,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
+    """`later` are names of metrics that came when others had state already: those stay where they are."""
+
     metrics: tuple[BoundMetric, ...]
     stages: tuple[Stage, ...] = ()
+    later: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ def choose_partitioners(plan: Plan) -> Plan:
     """
     partitioners: list[tuple[str, ...]] = []
     members: dict[tuple[str, ...], list[BoundMetric]] = {}
-    for metric in sorted(plan.metrics, key=lambda m: len(m.group_by)):
+    for metric in sorted(plan.metrics, key=lambda m: (m.name in plan.later, len(m.group_by))):
         fitting = (p for p in partitioners if _serves(p, metric.group_by))
         partitioner = next(fitting, None)
         if partitioner is None:
@@ -74,7 +77,7 @@ def choose_partitioners(plan: Plan) -> Plan:
             partitioners.append(partitioner)
         members.setdefault(partitioner, []).append(metric)
     stages = tuple(Stage(p, tuple(_one_leaf(m) for m in members[p])) for p in partitioners)
-    return Plan(plan.metrics, stages)
+    return replace(plan, stages=stages)
 
 
 def _serves(partitioner: tuple[str, ...], group_by: tuple[str, ...]) -> bool:
@@ -88,7 +91,7 @@ def _one_leaf(metric: BoundMetric) -> Leaf:
 
 def share_prefixes(plan: Plan) -> Plan:
     """Join leaves that differ in their metrics only, and put equal windows, then equal filters, side by side."""
-    return Plan(plan.metrics, tuple(Stage(s.partitioner, _shared(s.leaves)) for s in plan.stages))
+    return replace(plan, stages=tuple(Stage(s.partitioner, _shared(s.leaves)) for s in plan.stages))
 
 
 def _shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
@@ -105,8 +108,8 @@ def _shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
 PASSES = (choose_partitioners, share_prefixes)
 
 
-def make_plan(metrics: tuple[BoundMetric, ...]) -> Plan:
-    plan = Plan(metrics)
+def make_plan(metrics: tuple[BoundMetric, ...], later: frozenset[str] = frozenset()) -> Plan:
+    plan = Plan(metrics, later=later)
     for improve in PASSES:
         plan = improve(plan)
     return plan

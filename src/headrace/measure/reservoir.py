@@ -1,28 +1,34 @@
 """The events a stage remembers, in the order of (time, arrival), in chunks; a bounded part of them is in memory.
 
-Chunks that have not been touched for longest are written to files and read back when a window reaches them, so memory
-does not grow with the length of the window. A late event goes into the chunk that covers its time.
+A chunk is *open* (the newest), then in *transition* (full, but late events still find it in memory), then *closed*:
+compressed in the background, kept in a file, read back when a window reaches it. Memory does not grow with the length
+of the window. An event that is late for a closed chunk is kept beside it and merged when the chunk is read; when there
+are many of those, the chunks they belong to are written anew.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
+from headrace.measure.chunk_files import ChunkFiles, ScratchFiles, chunk_bytes, chunk_of, in_background
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
-from headrace.state.tables import StateFile, Tables, read_checked, write_new
+from headrace.state.store import StoredPart
+from headrace.state.tables import AppendOnly, Tables
 
-CHUNK_EVENTS = 1 << 16
-MEMORY_BYTES = 256 << 20
+CHUNK_EVENTS: Final = 1 << 16
+MEMORY_BYTES: Final = 256 << 20
+CLOSURE: Final = 600_000_000
+_MOST_IN_TRANSITION: Final = 4
+_FILES_TO_JOIN: Final = 8
+_LARGE_FILE: Final = 128 << 20
+
+Slice = tuple[Ints, "Position", bool]
 
 
 @dataclass(frozen=True, order=True)
@@ -35,14 +41,24 @@ class Position:
 
 @dataclass
 class _Chunk:
-    """Events in order. `matrix` has spare columns at the end while the chunk is the open one; None if on disk."""
+    """Events in order. `matrix` has spare columns at the end while the chunk is the open one; None if on disk only.
 
+    `size`, `first` and `last` count late events that are kept beside the file.
+    """
+
+    serial: int
     matrix: Ints | None
     size: int
     first: int
     last: int
+    layout: int
     touched: int = 0
-    file: StateFile | None = None
+    stored: StoredPart | None = None
+    in_file: tuple[int, int, int] = (0, 0, 0)
+    """Events, first and last time of what is stored."""
+    packing: Future[bytes] | None = None
+    loading: Future[Ints] | None = None
+    passed: bool = False
 
 
 class EventReservoir:
@@ -53,16 +69,33 @@ class EventReservoir:
         rows: int,
         memory_bytes: int = MEMORY_BYTES,
         chunk_events: int = CHUNK_EVENTS,
-        folder: Path | None = None,
+        files: ChunkFiles | None = None,
+        closure: int = CLOSURE,
     ):
-        """With a `folder`, chunks that are full belong to whoever keeps versions there, and are never deleted here."""
+        """With `files`, full chunks are kept there for good; else they go to scratch files where memory ends."""
         self._rows = rows
         self.chunk_events = chunk_events
         self._resident = max(4, memory_bytes // (8 * rows * chunk_events))
         self._chunks: list[_Chunk] = []
+        self._durable = files is not None
+        self.files = files
+        self.closure = closure
         self._clock = 0
-        self._folder = folder
-        self._own_folder = folder is None
+        self._serial = 0
+        self._late: Ints = np.zeros((rows, 0), np.int64)
+        self._late_serial: Ints = np.zeros(0, np.int64)
+        self._late_generation = 0
+        self._shared: dict[tuple[Position, int, int], Slice] = {}
+        self._standing: set[int] = set()
+        self._writing: list[tuple[list[_Chunk], Future[tuple[StoredPart, list[StoredPart]]]]] = []
+        self._whole: dict[str, StoredPart] = {}
+        self.layout = 0
+        self.convert: Callable[[int, Ints], Ints] | None = None
+        self.reads = 0
+        self.misses = 0
+        self.dropped_until: int | None = None
+        self.layout_ends: dict[int, int] = {}
+        """For each layout that was found on `restore`, the latest time of its events."""
 
     def __len__(self) -> int:
         return sum(chunk.size for chunk in self._chunks)
@@ -71,10 +104,21 @@ class EventReservoir:
     def spilled_chunks(self) -> int:
         return sum(chunk.matrix is None for chunk in self._chunks)
 
+    @property
+    def resident_chunks(self) -> int:
+        return len(self._chunks) - self.spilled_chunks
+
+    @property
+    def late_beside(self) -> int:
+        """How many late events are kept beside closed chunks."""
+        return int(self._late.shape[1])
+
     # ------------------------------------------------------------------ write
 
     def push(self, events: Ints) -> None:
         """Take the events of a batch, in any order of time; among equal times they come in the order of arrival."""
+        self._shared.clear()
+        self._standing.clear()
         times = events[TIME_ROW]
         if len(times) > 1 and (times[1:] < times[:-1]).any():
             events = np.ascontiguousarray(events[:, np.argsort(times, kind="stable")])
@@ -83,28 +127,37 @@ class EventReservoir:
             start = int(np.searchsorted(events[TIME_ROW], self._chunks[-1].last, side="left"))
             self._insert(events[:, :start])
         self._append(events[:, start:])
-        self._spill()
+        self._close()
+        self._evict()
+
+    def settle(self) -> None:
+        """After all windows have moved: forget what no iterator stands on."""
+        self._shared.clear()
+        self._evict()
 
     def _append(self, events: Ints) -> None:
         done, count = 0, events.shape[1]
         while done < count:
-            if not self._chunks or self._chunks[-1].size >= self.chunk_events:
-                self._chunks.append(_Chunk(np.empty((self._rows, self.chunk_events), np.int64), 0, 0, 0))
-            chunk = self._chunks[-1]
+            chunk = self._chunks[-1] if self._chunks else None
+            if chunk is None or chunk.size >= self.chunk_events or chunk.stored or chunk.layout != self.layout:
+                chunk = self._new_chunk(np.empty((self._rows, self.chunk_events), np.int64), 0)
+                self._chunks.append(chunk)
             matrix = self._load(chunk)
             if matrix.shape[1] < self.chunk_events:
-                matrix = np.concatenate(
-                    [matrix, np.empty((self._rows, self.chunk_events - matrix.shape[1]), np.int64)], 1
-                )
-                chunk.matrix = matrix
+                spare = np.empty((self._rows, self.chunk_events - matrix.shape[1]), np.int64)
+                matrix = chunk.matrix = np.concatenate([matrix, spare], axis=1)
             take = min(count - done, self.chunk_events - chunk.size)
             matrix[:, chunk.size : chunk.size + take] = events[:, done : done + take]
             if chunk.size == 0:
                 chunk.first = int(events[TIME_ROW, done])
             chunk.size += take
             chunk.last = int(events[TIME_ROW, done + take - 1])
-            chunk.file = None
             done += take
+
+    def _new_chunk(self, matrix: Ints, size: int) -> _Chunk:
+        self._serial += 1
+        first, last = (int(matrix[TIME_ROW, 0]), int(matrix[TIME_ROW, size - 1])) if size else (0, 0)
+        return _Chunk(self._serial, matrix, size, first, last, self.layout, touched=self._clock)
 
     def _insert(self, late: Ints) -> None:
         """Late events, in order: each goes into the last chunk that starts no later than it (or the first one)."""
@@ -112,30 +165,67 @@ class EventReservoir:
             firsts = np.array([chunk.first for chunk in self._chunks])
             index = max(0, int(np.searchsorted(firsts, late[TIME_ROW, -1], side="right")) - 1)
             mine = 0 if index == 0 else int(np.searchsorted(late[TIME_ROW], firsts[index], side="left"))
-            self._merge(index, late[:, mine:])
+            if self._durable and self._chunks[index].stored is not None:
+                self._keep_beside(self._chunks[index], late[:, mine:])
+            else:
+                self._merge(index, late[:, mine:])
             late = late[:, :mine]
+        if self._late.shape[1] > self.chunk_events:
+            self._fold()
+
+    def _keep_beside(self, chunk: _Chunk, late: Ints) -> None:
+        self._late = np.concatenate([self._late, late], axis=1)
+        self._late_serial = np.concatenate([self._late_serial, np.full(late.shape[1], chunk.serial)])
+        chunk.size += late.shape[1]
+        chunk.first = min(chunk.first, int(late[TIME_ROW, 0]))
+        chunk.last = max(chunk.last, int(late[TIME_ROW, -1]))
+        if chunk.loading is not None:
+            chunk.loading = None
+        if chunk.matrix is not None:
+            chunk.matrix = merged(chunk.matrix, late)
 
     def _merge(self, index: int, late: Ints) -> None:
         chunk = self._chunks[index]
-        matrix = np.concatenate([self._load(chunk)[:, : chunk.size], late], axis=1)
-        matrix = np.ascontiguousarray(matrix[:, np.argsort(matrix[TIME_ROW], kind="stable")])
-        pieces = -(-matrix.shape[1] // (2 * self.chunk_events))
-        merged = []
-        for part in np.array_split(matrix, pieces, axis=1):
-            part = np.ascontiguousarray(part)
-            merged.append(
-                _Chunk(part, part.shape[1], int(part[TIME_ROW, 0]), int(part[TIME_ROW, -1]), touched=self._clock)
-            )
-        self._chunks[index : index + 1] = merged
-        self._forget_file(chunk)
+        matrix = merged(self._load(chunk)[:, : chunk.size], late)
+        self._replace(index, matrix)
+
+    def _replace(self, index: int, matrix: Ints) -> None:
+        """A chunk with other events in it, or two if it has become large."""
+        chunk = self._chunks[index]
+        pieces = np.array_split(matrix, -(-matrix.shape[1] // (2 * self.chunk_events)), axis=1)
+        self._chunks[index : index + 1] = [self._new_chunk(np.ascontiguousarray(p), p.shape[1]) for p in pieces]
+        if chunk.stored is not None and self.files is not None:
+            self.files.forget(chunk.stored)
+
+    def _fold(self) -> None:
+        """Write the chunks that have late events beside them anew."""
+        for serial in np.unique(self._late_serial).tolist():
+            index = next(i for i, chunk in enumerate(self._chunks) if chunk.serial == serial)
+            self._replace(index, self._load(self._chunks[index])[:, : self._chunks[index].size])
+        self._late, self._late_serial = self._late[:, :0], self._late_serial[:0]
+        self._late_generation += 1
 
     def drop_until(self, edge: int) -> None:
         """Forget chunks all of whose events have times up to the edge."""
         keep = 0
         while keep < len(self._chunks) - 1 and self._chunks[keep].last <= edge:
-            self._forget_file(self._chunks[keep])
+            chunk = self._chunks[keep]
+            self.dropped_until = chunk.last
+            if chunk.stored is not None and self.files is not None:
+                self.files.forget(chunk.stored)
             keep += 1
-        del self._chunks[:keep]
+        if keep:
+            gone = np.isin(self._late_serial, [chunk.serial for chunk in self._chunks[:keep]])
+            if gone.any():
+                self._late, self._late_serial = self._late[:, ~gone], self._late_serial[~gone]
+                self._late_generation += 1
+            del self._chunks[:keep]
+            self._shared.clear()
+
+    @property
+    def oldest(self) -> int | None:
+        """The time of the oldest event that is still here."""
+        return self._chunks[0].first if self._chunks else None
 
     # ------------------------------------------------------------------- read
 
@@ -151,6 +241,8 @@ class EventReservoir:
         if low == len(self._chunks):
             return Position(low, 0)
         chunk = self._chunks[low]
+        if chunk.first > edge:
+            return Position(low, 0)
         matrix = self._load(chunk)
         times = matrix[TIME_ROW, : chunk.size]
         if before_number is None:
@@ -173,8 +265,17 @@ class EventReservoir:
             index += 1
         return Position(index, 0)
 
-    def slice(self, start: Position, up_to: int, limit: int) -> tuple[Ints, Position, bool]:
-        """Events from `start` with times up to `up_to`, at most `limit`; where they end; whether those are all."""
+    def slice(self, start: Position, up_to: int, limit: int) -> Slice:
+        """Events from `start` with times up to `up_to`, at most `limit`; where they end; whether those are all.
+
+        Iterators with equal edges share what is read.
+        """
+        key = (start, up_to, limit)
+        if key not in self._shared:
+            self._shared[key] = self._slice(start, up_to, limit)
+        return self._shared[key]
+
+    def _slice(self, start: Position, up_to: int, limit: int) -> Slice:
         pieces: list[Ints] = []
         at, count = start, 0
         while at.chunk < len(self._chunks) and count < limit:
@@ -189,8 +290,22 @@ class EventReservoir:
             if stop < chunk.size:
                 at = Position(at.chunk, stop)
                 break
+            chunk.passed = True
             at = Position(at.chunk + 1, 0)
+        self._stand(at)
         return self._joined(pieces), at, self._is_past(at, up_to)
+
+    def _stand(self, at: Position) -> None:
+        """An iterator is here: the chunk stays in memory, and past its middle the next one is fetched."""
+        if at.chunk >= len(self._chunks):
+            return
+        chunk = self._chunks[at.chunk]
+        self._standing.add(chunk.serial)
+        if at.chunk + 1 < len(self._chunks) and 2 * at.offset > chunk.size:
+            following = self._chunks[at.chunk + 1]
+            self._standing.add(following.serial)
+            if following.matrix is None and following.loading is None and following.layout == self.layout:
+                following.loading = in_background(self._read, following, self._late_of(following))
 
     def _joined(self, pieces: list[Ints]) -> Ints:
         if len(pieces) == 1:
@@ -216,65 +331,171 @@ class EventReservoir:
             end = int(np.searchsorted(matrix[TIME_ROW, : chunk.size], up_to, side="right"))
             yield matrix[:, at.offset if index == at.chunk else 0 : end]
 
-    # ------------------------------------------------------------------- disk
-
-    def dump(self) -> tuple[Tables, list[dict[str, int | str]]]:
-        """The open chunk, and the files of all others; what is not in a file yet is written."""
-        closed = []
-        for chunk in self._chunks[:-1]:
-            file = chunk.file = chunk.file or self._write(chunk)
-            closed.append({**vars(file), "events": chunk.size, "first": chunk.first, "last": chunk.last})
-        if not self._chunks:
-            return {"open": np.zeros((0, self._rows), np.int64)}, closed
-        last = self._chunks[-1]
-        return {"open": np.ascontiguousarray(self._load(last)[:, : last.size].T)}, closed
-
-    def restore(self, tables: Tables, closed: Sequence[Mapping[str, Any]]) -> None:
-        self._chunks = []
-        for entry in closed:
-            file = StateFile(entry["name"], entry["size_bytes"], entry["crc"])
-            self._chunks.append(_Chunk(None, entry["events"], entry["first"], entry["last"], file=file))
-        events = np.ascontiguousarray(tables["open"].T)
-        if events.shape[1]:
-            times = events[TIME_ROW]
-            self._chunks.append(_Chunk(events, events.shape[1], int(times[0]), int(times[-1])))
+    # ------------------------------------------------------------------ memory
 
     def _load(self, chunk: _Chunk) -> Ints:
         self._clock += 1
+        self.reads += 1
         chunk.touched = self._clock
         if chunk.matrix is None:
-            assert chunk.file is not None
-            assert self._folder is not None
-            content = read_checked(self._folder / chunk.file.name, chunk.file.crc)
-            with pa.ipc.open_file(pa.BufferReader(content)) as reader:
-                columns = reader.read_all().columns
-            chunk.matrix = np.stack([column.to_numpy() for column in columns])
-            self._spill()
-        assert chunk.matrix is not None
+            self.misses += chunk.loading is None
+            chunk.matrix = self._read(chunk, self._late_of(chunk)) if chunk.loading is None else chunk.loading.result()
+            chunk.loading = None
+            chunk.passed = False
         return chunk.matrix
 
-    def _spill(self) -> None:
-        """Write the chunks that were not touched for longest; the open one stays."""
+    def _read(self, chunk: _Chunk, late: Ints) -> Ints:
+        assert chunk.stored is not None
+        assert self.files is not None
+        matrix = chunk_of(self.files.read(chunk.stored))
+        if chunk.layout != self.layout:
+            assert self.convert is not None
+            matrix = self.convert(chunk.layout, matrix)
+        return merged(matrix, late) if late.shape[1] else matrix
+
+    def _late_of(self, chunk: _Chunk) -> Ints:
+        return self._late[:, self._late_serial == chunk.serial]
+
+    def _evict(self) -> None:
+        """What all iterators have passed goes at once; of the rest, what was not touched for longest."""
         resident = [chunk for chunk in self._chunks[:-1] if chunk.matrix is not None]
-        excess = len(resident) + 1 - self._resident
+        left = []
+        for chunk in resident:
+            if chunk.stored is not None and self._durable and chunk.passed and chunk.serial not in self._standing:
+                chunk.matrix = None
+            else:
+                left.append(chunk)
+        excess = len(left) + 1 - self._resident
         if excess <= 0:
             return
-        for chunk in sorted(resident, key=lambda c: c.touched)[:excess]:
-            chunk.file = chunk.file or self._write(chunk)
-            chunk.matrix = None
+        for chunk in sorted(left, key=lambda c: c.touched)[:excess]:
+            if chunk.stored is None and not self._durable:
+                self.files = self.files or ScratchFiles()
+                assert chunk.matrix is not None
+                _, [chunk.stored] = self.files.write([chunk_bytes(chunk.matrix[:, : chunk.size])])
+            if chunk.stored is not None:
+                chunk.matrix = None
 
-    def _write(self, chunk: _Chunk) -> StateFile:
-        assert chunk.matrix is not None
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="headrace-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        table = pa.table([pa.array(row[: chunk.size]) for row in chunk.matrix], [str(i) for i in range(self._rows)])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(table)
-        return write_new(self._folder, "chunk", sink.getvalue())
+    # -------------------------------------------------------------------- keep
 
-    def _forget_file(self, chunk: _Chunk) -> None:
-        if chunk.file is not None and self._own_folder:
-            assert self._folder is not None
-            (self._folder / chunk.file.name).unlink()
+    def _close(self) -> None:
+        """Full chunks that are past the closure delay, or too many, are packed in the background."""
+        if not self._durable or not self._chunks:
+            return
+        newest = self._chunks[-1].last
+        waiting = [chunk for chunk in self._chunks[:-1] if chunk.stored is None and chunk.packing is None]
+        for i, chunk in enumerate(waiting):
+            if newest - chunk.last > self.closure or len(waiting) - i > _MOST_IN_TRANSITION:
+                assert chunk.matrix is not None
+                chunk.packing = in_background(chunk_bytes, chunk.matrix[:, : chunk.size])
+
+    def flush(self) -> None:
+        """Begin to write the chunks that are closed; `dump` waits for it. Small files are joined on the way."""
+        packed = [chunk for chunk in self._chunks if chunk.packing is not None]
+        small = self._small_files()
+        joining = [chunk for chunk in self._chunks if chunk.stored is not None and chunk.stored.file in small]
+        if packed or joining:
+            self._writing.append(([*joining, *packed], in_background(self._write, joining, packed)))
+
+    def _write(self, joining: Sequence[_Chunk], packed: Sequence[_Chunk]) -> tuple[StoredPart, list[StoredPart]]:
+        assert self.files is not None
+        contents = [self.files.read(chunk.stored) for chunk in joining if chunk.stored is not None]
+        contents += [chunk.packing.result() for chunk in packed if chunk.packing is not None]
+        return self.files.write(contents)
+
+    def _small_files(self) -> set[str]:
+        """The newest files, if there are enough of about the same size: joining them keeps files few."""
+        sizes: dict[str, int] = {}
+        for chunk in self._chunks:
+            if chunk.stored is not None:
+                sizes[chunk.stored.file] = sizes.get(chunk.stored.file, 0) + chunk.stored.size_bytes
+        newest = list(sizes.items())[-_FILES_TO_JOIN:]
+        if len(newest) < _FILES_TO_JOIN or sum(size for _, size in newest) > _LARGE_FILE:
+            return set()
+        largest, smallest = max(size for _, size in newest), min(size for _, size in newest)
+        return {file for file, _ in newest} if largest < _FILES_TO_JOIN * smallest else set()
+
+    def dump(self) -> tuple[Tables, list[StoredPart]]:
+        """Tables: the chunks that are not closed, late events beside closed ones, where closed ones are. And files."""
+        self._finish_writing()
+        closed = [chunk for chunk in self._chunks if chunk.stored is not None]
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(c.stored.file for c in closed if c.stored))}
+        self._whole = {name: self._whole[name] for name in numbers}
+        tables: Tables = {
+            "order": np.array([chunk.serial for chunk in self._chunks], np.int64),
+            "index": np.array([_entry(chunk, numbers) for chunk in closed], np.int64).reshape(-1, _ENTRY_WORDS),
+            "counters": np.array([self._serial, self._late_generation, *self._dropped()], np.int64),
+            f"late.{self._late_generation}": AppendOnly(self._late.T),
+            f"late-of.{self._late_generation}": AppendOnly(self._late_serial),
+        }
+        for chunk in self._chunks:
+            if chunk.stored is None:
+                assert chunk.matrix is not None
+                tables[f"chunk-{chunk.serial}"] = AppendOnly(chunk.matrix[:, : chunk.size].T)
+        return tables, list(self._whole.values())
+
+    def _finish_writing(self) -> None:
+        for chunks, writing in self._writing:
+            whole, parts = writing.result()
+            self._whole[whole.file] = whole
+            for chunk, part in zip(chunks, parts, strict=True):
+                if chunk.stored is None:
+                    chunk.in_file = (chunk.size, chunk.first, chunk.last)
+                chunk.stored, chunk.packing = part, None
+        self._writing.clear()
+
+    def _dropped(self) -> tuple[int, int]:
+        return (0, 0) if self.dropped_until is None else (1, self.dropped_until)
+
+    def restore(self, tables: Mapping[str, Any], files: Sequence[StoredPart], layout: int = 0) -> None:
+        """`layout` is that of the chunks in the tables; closed ones know their own."""
+        counters = [int(value) for value in tables["counters"]]
+        self._serial, self._late_generation = counters[:2]
+        self.dropped_until = counters[3] if counters[2] else None
+        self._whole = {file.file: file for file in files}
+        chunks = {chunk.serial: chunk for chunk in (_closed(row, files) for row in tables["index"].tolist())}
+        for name, table in tables.items():
+            if name.startswith("chunk-"):
+                serial, matrix = int(name.removeprefix("chunk-")), np.ascontiguousarray(table.T)
+                times = matrix[TIME_ROW]
+                chunk = chunks[serial] = _Chunk(serial, matrix, len(times), int(times[0]), int(times[-1]), layout)
+                if layout != self.layout:  # a change of layout closes all chunks
+                    chunk.packing = in_background(chunk_bytes, matrix)
+                    chunk.matrix = self._current(matrix, layout)
+        for chunk in chunks.values():
+            self.layout_ends[chunk.layout] = max(chunk.last, self.layout_ends.get(chunk.layout, chunk.last))
+        self._chunks = [chunks[serial] for serial in tables["order"].tolist()]
+        self._late = self._current(np.ascontiguousarray(tables[f"late.{self._late_generation}"].T), layout)
+        self._late_serial = tables[f"late-of.{self._late_generation}"]
+        for serial in np.unique(self._late_serial).tolist():
+            times = self._late[TIME_ROW, self._late_serial == serial]
+            chunk = chunks[serial]
+            chunk.size += len(times)
+            chunk.first, chunk.last = min(chunk.first, int(times.min())), max(chunk.last, int(times.max()))
+
+    def _current(self, matrix: Ints, layout: int) -> Ints:
+        if layout == self.layout:
+            return matrix
+        assert self.convert is not None
+        return self.convert(layout, matrix)
+
+
+_ENTRY_WORDS: Final = 9
+
+
+def _entry(chunk: _Chunk, files: Mapping[str, int]) -> list[int]:
+    part = chunk.stored
+    assert part is not None
+    return [chunk.serial, files[part.file], part.offset, part.size_bytes, part.crc, *chunk.in_file, chunk.layout]
+
+
+def _closed(row: Sequence[int], files: Sequence[StoredPart]) -> _Chunk:
+    serial, file, offset, size_bytes, crc, events, first, last, layout = row
+    part = StoredPart(files[file].file, offset, size_bytes, crc)
+    return _Chunk(serial, None, events, first, last, layout, stored=part, in_file=(events, first, last))
+
+
+def merged(matrix: Ints, late: Ints) -> Ints:
+    """Both in the order of time; among equal times the late ones come last, as they came."""
+    both = np.concatenate([matrix, late], axis=1)
+    return np.ascontiguousarray(both[:, np.argsort(both[TIME_ROW], kind="stable")])

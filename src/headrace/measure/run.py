@@ -39,9 +39,10 @@ def _run_stage(
     definition: Definition, stage: Stage, table: pa.Table, frames: Sequence[int] | None, memory_bytes: int
 ) -> dict[str, pa.ChunkedArray]:
     order, known = arrival_order(definition, stage, table)
-    names = list(dict.fromkeys([definition.time, *stage.columns]))
+    settings = definition.settings(memory_bytes)
+    names = list(dict.fromkeys([*settings.columns, *stage.columns]))
     rows = table.select(names).take(pa.array(order)).combine_chunks()
-    task = MeasureTask(stage, definition.time, may_be_late=definition.arrival is not None, memory_bytes=memory_bytes)
+    task = MeasureTask(stage, settings)
     pushed = [task.push(batch) for batch in pieces(rows, frames)]
     back = np.empty(table.num_rows, np.int64)
     back[order] = np.arange(len(order))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,43 +11,79 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.language.nodes import LastEvents
+from headrace.measure.admission import (
+    COUNTED_CODES,
+    NO_ARRIVAL,
+    NO_TIME,
+    OK,
+    STATUSES,
+    Admission,
+    Policy,
+    id_words,
+)
 from headrace.measure.aggregator import Aggregator
+from headrace.measure.chunk_files import ChunkFiles
+from headrace.measure.convert import convert
 from headrace.measure.count_leaf import CountLeaf
-from headrace.measure.events import TIME_ROW, EventEncoder
+from headrace.measure.events import TIME_ROW, EventEncoder, EventLayout
+from headrace.measure.explain import describe
 from headrace.measure.functions import aggregator_of
 from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch, WindowLeaf
 from headrace.measure.plan import Leaf, Stage
-from headrace.measure.reservoir import MEMORY_BYTES, EventReservoir
+from headrace.measure.reservoir import CHUNK_EVENTS, CLOSURE, MEMORY_BYTES, EventReservoir
 from headrace.measure.steps import NEVER
-from headrace.measure.words import to_words
+from headrace.measure.words import is_ordered_word, to_words
 from headrace.model.ticks import DAY, FARTHEST
+from headrace.state.store import StoredPart
 from headrace.state.tables import Tables, part_of, under
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """What a task is told beside its metrics.
+
+    `may_be_late`   rows may come in another order than that of their times
+    `policy`        what to do with late and repeated events; None takes every event as it comes
+    `kept`          columns to remember as they came, with their types, for metrics that do not exist yet
+    """
+
+    time: str
+    may_be_late: bool
+    id: str | None = None
+    arrival: str | None = None
+    policy: Policy | None = None
+    memory_bytes: int = MEMORY_BYTES
+    chunk_events: int = CHUNK_EVENTS
+    kept: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a task reads beside those of its stage."""
+        if self.policy is None:
+            return (self.time,)
+        id = self.id if self.policy.dedup is not None else None
+        return tuple(name for name in (self.time, id, self.arrival) if name is not None)
 
 
 class MeasureTask:
     """Answers every row with all metrics of the stage. How rows are cut into batches does not matter."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        time: str,
-        *,
-        may_be_late: bool,
-        memory_bytes: int = MEMORY_BYTES,
-        folder: Path | None = None,
-    ):
-        """`may_be_late`: rows may come in another order than that of their times, so nothing is forgotten.
-
-        `folder`: where full chunks of events stay, for a task that is dumped and restored.
-        """
-        self._stage = stage
-        self._time = time
-        self._may_be_late = may_be_late
+    def __init__(self, stage: Stage, settings: TaskSettings, files: ChunkFiles | None = None):
+        """`files`: where full chunks of events stay, for a task that is dumped and restored."""
+        self.stage = stage
+        self._settings = settings
         self._texts = BytesIndex()
-        self._encoder = EventEncoder(stage, self._texts)
-        self.reservoir = EventReservoir(self._encoder.rows, memory_bytes, folder=folder)
+        self._encoder = EventEncoder(stage, self._texts, settings.kept)
+        closure = CLOSURE if settings.policy is None else settings.policy.closure
+        self.reservoir = EventReservoir(
+            self._encoder.rows, settings.memory_bytes, settings.chunk_events, files=files, closure=closure
+        )
+        self.layouts = [self._encoder.layout]
+        self._admission = None
+        if settings.policy is not None:
+            self._admission = Admission(settings.policy, settings.id is not None)
         self._windows: list[WindowLeaf] = []
         self._counts: list[CountLeaf] = []
         self._aggregators: list[Aggregator] = []
@@ -55,57 +91,83 @@ class MeasureTask:
             self._plant(leaf)
         self._next_number = 0
         self._newest = NEVER
+        self.codes: Ints = np.zeros(0, np.int64)
+        """What became of each row of the last push (`admission`), where there is a policy."""
+        self.begins_late = False
+        """True where the stream has had events that this task does not know of."""
+        self.reach: dict[str, int] = {}
+        """Of metrics that began after the stream: the time up to which they have seen no events."""
 
     def _plant(self, leaf: Leaf) -> None:
         # The last N events are those that came last: whatever their times, they come in order.
-        late = self._may_be_late and not isinstance(leaf.window, LastEvents)
+        late = self._settings.may_be_late and not isinstance(leaf.window, LastEvents)
         aggregators = [aggregator_of(metric.function, late)(metric, self._texts) for metric in leaf.metrics]
         self._aggregators.extend(aggregators)
         if isinstance(leaf.window, LastEvents):
             self._counts.append(CountLeaf(leaf, aggregators, self._encoder))
             return
-        for together in _by_late_mode(aggregators) if self._may_be_late else [aggregators]:
-            self._windows.append(WindowLeaf(leaf, together, self._encoder))
-
-    def dump(self) -> tuple[Tables, dict[str, Any]]:
-        """Everything needed to go on after the last pushed row: tables, and small values that belong to them."""
-        events, chunks = self.reservoir.dump()
-        tables = {
-            "clock": np.array([self._next_number, self._newest], np.int64),
-            **under("texts", self._texts.dump()),
-            **under("groups", self._encoder.dump()),
-            **under("events", events),
-        }
-        for i, leaf in enumerate(self._leaves):
-            tables.update(under(f"leaf-{i}", leaf.dump()))
-        return tables, {"chunks": chunks}
-
-    def restore(self, tables: Tables, values: Mapping[str, Any]) -> None:
-        """Go on where a task of the same stage was dumped; the tables are this task's from now on."""
-        self._next_number, self._newest = (int(value) for value in tables["clock"])
-        self._texts.restore(part_of("texts", tables))
-        self._encoder.restore(part_of("groups", tables))
-        self.reservoir.restore(part_of("events", tables), values["chunks"])
-        for i, leaf in enumerate(self._leaves):
-            leaf.restore(part_of(f"leaf-{i}", tables))
+        for together in _by_late_mode(aggregators) if late else [aggregators]:
+            self._windows.append(WindowLeaf(leaf, together, self._encoder, may_be_late=late))
 
     @property
-    def _leaves(self) -> list[WindowLeaf | CountLeaf]:
+    def leaves(self) -> list[WindowLeaf | CountLeaf]:
         return [*self._windows, *self._counts]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows of each status there have been."""
+        found = dict.fromkeys(STATUSES, 0)
+        if self._admission is not None:
+            for status, count in zip(STATUSES, self._admission.counts.tolist(), strict=True):
+                found[status] += count
+        return found
+
+    @property
+    def groups(self) -> int:
+        return self._encoder.groupings[self.stage.partitioner].slots - 1
+
+    # ------------------------------------------------------------------- push
 
     def push(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The answers of the rows, one array for each metric of the stage. Rows that cannot be measured get nulls."""
-        times, known = self._ticks(rows.column(self._time))
-        if known.all():
-            return self._answer(rows, times)
-        answers = self._answer(rows.filter(pa.array(known)), times[known])
-        index = pa.array(np.cumsum(known) - 1, mask=~known)
+        times, known = self._ticks(rows.column(self._settings.time))
+        self.codes = np.where(known, OK, NO_TIME)
+        slots = None
+        if self._admission is not None and rows.num_rows:
+            slots = self._admit(self._admission, rows, times)
+        counted = self.codes <= COUNTED_CODES
+        if counted.all():
+            return self._answer(rows, times, slots)
+        if slots is not None:
+            slots = {columns: slot[counted] for columns, slot in slots.items()}
+        answers = self._answer(rows.filter(pa.array(counted)), times[counted], slots)
+        index = pa.array(np.cumsum(counted) - 1, mask=~counted)
         return [answer.take(index) for answer in answers]
 
-    def _answer(self, rows: pa.RecordBatch, times: Ints) -> list[pa.Array]:
+    def _admit(self, admission: Admission, rows: pa.RecordBatch, times: Ints) -> dict[tuple[str, ...], Ints]:
+        """Decide what counts; the groups of all rows, for they were needed to decide."""
+        arrivals, ids = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
+        if self._settings.arrival is not None:
+            column = rows.column(self._settings.arrival)
+            self.codes[(self.codes == OK) & ~np.asarray(column.is_valid())] = NO_ARRIVAL
+            if is_ordered_word(column.type):
+                arrivals = to_words(column, self._texts).word
+        if admission.looks_at_ids:
+            assert self._settings.id is not None
+            ids = id_words(rows.column(self._settings.id))
+        slots = self._encoder.slots(rows)
+        grouping = self._encoder.groupings[self.stage.partitioner]
+        admission.admit(grouping.slots, slots[self.stage.partitioner], times, self.codes, arrivals, ids)
+        return slots
+
+    def _answer(self, rows: pa.RecordBatch, times: Ints, slots: dict[tuple[str, ...], Ints] | None) -> list[pa.Array]:
         if rows.num_rows == 0:
-            return [pa.array([], metric.type) for metric in self._stage.metrics]
-        events = self._encoder.encode(rows, times, self._next_number)
+            return [pa.array([], metric.type) for metric in self.stage.metrics]
+        if self.begins_late:
+            self.reach.update(dict.fromkeys(self._names, int(times.min()) - 1))
+            self.begins_late = False
+        numbers = np.arange(self._next_number, self._next_number + rows.num_rows)
+        events = self._encoder.encode(rows, times, numbers, slots)
         batch = Batch(events, self._next_number, self._late_rows(times))
         if self._windows:
             self.reservoir.push(events)
@@ -117,7 +179,89 @@ class MeasureTask:
         self._next_number += rows.num_rows
         self._newest = max(self._newest, int(events[TIME_ROW].max()))
         self._forget()
-        return [found[metric.name] for metric in self._stage.metrics]
+        return [found[metric.name] for metric in self.stage.metrics]
+
+    def note(self, codes: Ints) -> None:
+        """Count rows that cannot be measured and were not pushed."""
+        if self._admission is not None:
+            self._admission.counts += np.bincount(codes, minlength=len(STATUSES))
+
+    def set_boundary(self, rows: pa.RecordBatch) -> None:
+        """These rows, which were pushed, came from a backfill: the stream may bring them again."""
+        assert self._admission is not None
+        assert self._settings.arrival is not None
+        arrivals = to_words(rows.column(self._settings.arrival), self._texts)
+        known = arrivals.valid != 0
+        slot = self._encoder.groupings[self.stage.partitioner].slot_of(rows, self._texts)
+        self._admission.set_boundary(slot[known], arrivals.word[known])
+
+    # ------------------------------------------------------------------ state
+
+    def flush(self) -> None:
+        """Begin to write what `dump` will wait for."""
+        self.reservoir.flush()
+
+    def dump(self) -> tuple[Tables, dict[str, Any], tuple[StoredPart, ...]]:
+        """Everything needed to go on after the last pushed row: tables, small values that belong to them, files."""
+        events, files = self.reservoir.dump()
+        tables = {
+            "clock": np.array([self._next_number, self._newest], np.int64),
+            **under("texts", self._texts.dump()),
+            **under("groups", self._encoder.dump()),
+            **under("events", events),
+        }
+        if self._admission is not None:
+            slots = self._encoder.groupings[self.stage.partitioner].slots
+            tables.update(under("admission", self._admission.dump(slots)))
+        for leaf in self.leaves:
+            tables.update(under(leaf.name, leaf.dump()))
+        values = {
+            "layouts": [asdict(layout) for layout in self.layouts],
+            "metrics": {metric.name: describe(metric) for metric in self.stage.metrics},
+            "reach": self.reach,
+            "counts": self.counts,
+            "groups": self.groups,
+            "events": len(self.reservoir),
+            "newest": None if self._newest == NEVER else self._newest,
+            "oldest": self.reservoir.oldest,
+        }
+        return tables, values, tuple(files)
+
+    def restore(self, tables: Tables, values: Mapping[str, Any], files: Sequence[StoredPart]) -> None:
+        """Go on where a task was dumped; the tables are this task's from now on.
+
+        Metrics that the dump does not have are computed from the events that are remembered.
+        """
+        self._next_number, self._newest = (int(value) for value in tables["clock"])
+        self._texts.restore(part_of("texts", tables))
+        self._encoder.restore(part_of("groups", tables))
+        self.layouts = [EventLayout.from_json(layout) for layout in values["layouts"]]
+        written = len(self.layouts) - 1
+        if self.layouts[written] != self._encoder.layout:
+            self.layouts.append(self._encoder.layout)
+        self.reservoir.layout = len(self.layouts) - 1
+        self.reservoir.convert = lambda layout, events: convert(self.layouts[layout], events, self._encoder)
+        self.reservoir.restore(part_of("events", tables), files, written)
+        self.reach = {name: time for name, time in values["reach"].items() if name in self._names}
+        if self._admission is not None:
+            self._admission.restore(part_of("admission", tables))
+        for leaf in self.leaves:
+            self._restore_leaf(leaf, part_of(leaf.name, tables), values["metrics"])
+
+    def _restore_leaf(self, leaf: WindowLeaf | CountLeaf, tables: Tables, known: Mapping[str, str]) -> None:
+        """Restore what was there under the same description; the rest begins with the events that are remembered."""
+        new = [a for a in leaf.aggregators if known.get(a.metric.name) != describe(a.metric)]
+        if isinstance(leaf, CountLeaf):
+            leaf.restore(tables)
+            return
+        leaf.restore(tables, self._newest, [a for a in leaf.aggregators if a not in new])
+        if new and self._newest != NEVER:
+            reach = leaf.backfill(new, self.reservoir, self.layouts)
+            self.reach.update({a.metric.name: reach for a in new if reach is not None})
+
+    @property
+    def _names(self) -> set[str]:
+        return {metric.name for metric in self.stage.metrics}
 
     def _ticks(self, column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Times, and where they are known: not null, and not so far off that a window's edge would leave 64 bits."""
@@ -131,8 +275,14 @@ class MeasureTask:
         return np.flatnonzero(times < before)
 
     def _forget(self) -> None:
-        if not self._may_be_late and self._windows:
-            self.reservoir.drop_until(min(window.needed_after for window in self._windows))
+        self.reservoir.settle()
+        if not self._windows:
+            return
+        earliest: int | None = self._newest
+        if self._settings.may_be_late:
+            earliest = None if self._admission is None else self._admission.earliest
+        if earliest is not None:
+            self.reservoir.drop_until(min(window.needed_after(earliest) for window in self._windows))
 
 
 def _by_late_mode(aggregators: Sequence[Aggregator]) -> list[list[Aggregator]]:

@@ -13,6 +13,7 @@ A null has valid = 0 and word = 0.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +63,37 @@ def is_wide(type: pa.DataType) -> bool:
 
 def is_float(type: pa.DataType) -> bool:
     return bool(pa.types.is_floating(type))
+
+
+def is_ordered_word(type: pa.DataType) -> bool:
+    """True where words compare as the values do: integers, dates, timestamps."""
+    return bool(pa.types.is_integer(type) or pa.types.is_date(type) or pa.types.is_timestamp(type))
+
+
+_NAMED: dict[str, pa.DataType] = {
+    str(type): type
+    for type in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.date32()),
+    )
+}
+_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
+
+
+def is_wide_name(name: str) -> bool:
+    """`is_wide`, of a type by its `str`."""
+    decimal = _DECIMAL.fullmatch(name)
+    return decimal is not None and int(decimal[1]) > _SMALL_DECIMAL
+
+
+def type_named(name: str) -> pa.DataType:
+    """The type whose `str` this is, for every type that `to_words` takes."""
+    if decimal := _DECIMAL.fullmatch(name):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if timestamp := _TIMESTAMP.fullmatch(name):
+        return pa.timestamp(timestamp[1], timestamp[2])
+    return _NAMED[name]
 
 
 def to_words(column: pa.Array, texts: BytesIndex) -> Words:

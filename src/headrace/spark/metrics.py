@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.errors import DefinitionError
 from headrace.language import BoundMetric
+from headrace.language.durations import read_length
+from headrace.measure.admission import STATUSES, Policy
 from headrace.measure.definition import Definition
-from headrace.measure.plan import Stage
+from headrace.measure.plan import Plan, Stage
 from headrace.measure.reservoir import MEMORY_BYTES
-from headrace.model.ticks import FARTHEST
-from headrace.spark.operator import BatchStage, StageOperator, column
+from headrace.model.ticks import FARTHEST, Ticks
+from headrace.spark.backfill import run_backfill
+from headrace.spark.location import check_location, find_location, stage_state
+from headrace.spark.operator import CODE, BatchStage, StageOperator, column
+from headrace.spark.progress import Progress, read_progress
 from headrace.spark.schema import arrow_schema
-from headrace.spark.streaming import StreamingStage
+from headrace.spark.streaming import SHARDS, StreamingStage
 
-STATE_CONF: Final = "headrace.state.location"
+OBSERVED: Final = "headrace"
+"""The name under which Spark's progress reports and listeners find the counts of a batch."""
 
 
 class Metrics:
@@ -27,13 +34,30 @@ class Metrics:
 
     `text`         statements of the metric language, separated by semicolons
     `time`         the column with the time of an event (timestamp or date)
-    `id`           a column that tells events of the same time apart
+    `id`           a column that tells events of the same time apart; an event with the id of one before is a duplicate
     `arrival`      a column with the order in which events really came (an offset, a sequence);
                    without it they are taken to have come in the order of (time, id)
     `stream`       which stream of the text is meant, if it names several
     `parallelism`  partitions of each stage; Spark's own choice if not given
-    `state`        a folder that all workers reach, where a streaming query keeps its state between batches
     `memory_bytes` how much of its window a Python worker keeps in memory; the rest goes to disk
+    `status`       the name of a column to add, which says of every row: ok, late, rewritten, duplicate or discarded;
+                   a second one (`status_reason`) says why
+
+    What to do with events that come late or twice; lengths of time are texts ("10 minutes") in the time of events:
+
+    `late`         "accept" (count them, however late), "rewrite" (move up the time of those later than `closure`) or
+                   "discard" (do not count those)
+    `closure`      how late an event of a group may be and still be in time
+    `dedup`        how long an id is remembered; None counts every event
+
+    For streams only:
+
+    `state`        a folder that all workers reach (a path, or a URL that fsspec knows), for the state between batches
+    `keep`         how long events stay longer than the longest window needs them, for late events and later metrics;
+                   None keeps them for ever
+    `keep_columns` columns to remember beside those that the metrics read, for later metrics
+    `shards`       into how many parts the state is cut: the largest number of tasks that can share the work
+    `versions`     how many batches back the query can be started from
 
     >>> metrics = Metrics("SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes", time="ts")
     >>> metrics.names
@@ -50,19 +74,34 @@ class Metrics:
         stream: str | None = None,
         parallelism: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        status: str | None = None,
+        late: str = "accept",
+        closure: str = "10 minutes",
+        dedup: str | None = "10 minutes",
         state: str | None = None,
+        keep: str | None = "1 day",
+        keep_columns: Sequence[str] = (),
+        shards: int = SHARDS,
+        versions: int = 10,
     ):
-        if parallelism is not None and parallelism < 1:
-            raise DefinitionError(f"parallelism must be at least 1, not {parallelism}")
-        self.definition = Definition(text, time, id, arrival, stream)
+        for name, value in (("parallelism", parallelism), ("shards", shards), ("versions", versions)):
+            if value is not None and value < 1:
+                raise DefinitionError(f"{name} must be at least 1, not {value}")
+        policy = Policy(late, _length("closure", closure), _maybe("keep", keep), _maybe("dedup", dedup))
+        self.definition = Definition(text, time, id, arrival, stream, policy, status)
         self._parallelism = parallelism
         self._memory_bytes = memory_bytes
         self._state = state
+        self._keep_columns = tuple(keep_columns)
+        self._shards = shards
+        self._versions = versions
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns that `measure` adds, in order."""
         return self.definition.names
+
+    # ---------------------------------------------------------------- measure
 
     def measure(self, df: DataFrame) -> DataFrame:
         """Every row and column of `df`, and one more column for each metric.
@@ -70,23 +109,97 @@ class Metrics:
         Rows whose time (or arrival) is null, or whose time is 36,500 years away, have null metrics and count nowhere;
         `rejected` lists them.
         """
-        plan = self.definition.plan(arrow_schema(df))
+        plan = self._plan(df)
         columns = [column(name) for name in df.columns]
-        for number, stage in enumerate(plan.stages):
-            df = self._operator(df, number, stage)(df)
-        return df.select(*columns, *[column(name) for name in plan.names])
+        for stage in self._operators(df, plan):
+            df = stage(df)
+        if df.isStreaming:
+            df = df.observe(OBSERVED, *_counts())
+        return df.select(*columns, *[column(name) for name in plan.names], *self._status_columns())
 
-    def _operator(self, df: DataFrame, number: int, stage: Stage) -> StageOperator:
-        common = (self.definition, stage, self._parallelism, self._memory_bytes)
+    def _plan(self, df: DataFrame) -> Plan:
+        schema = arrow_schema(df)
+        status = self.definition.status
+        taken = [name.lower() for name in (*df.columns, *self.names)]
+        for name in (status, f"{status}_reason") if status is not None else ():
+            if name is not None and name.lower() in taken:
+                raise DefinitionError(f'there is a column {name} already; name another one: status="fate"')
+        for name in self._keep_columns:
+            if name not in schema.names:
+                raise DefinitionError(f"keep_columns: {name} is not in the data")
+        return self.definition.plan(schema)
+
+    def _operators(self, df: DataFrame, plan: Plan) -> list[StageOperator]:
+        common = (self._parallelism, self._memory_bytes)
         if not df.isStreaming:
-            return BatchStage(*common)
-        state = self._state or df.sparkSession.conf.get(STATE_CONF, None)
-        if state is None:
-            raise DefinitionError(
-                "a streaming DataFrame needs a place to keep state between batches: "
-                f'Metrics(..., state="/path/to/state") or spark.conf.set("{STATE_CONF}", "/path/to/state")'
-            )
-        return StreamingStage(*common, state=state, number=number)
+            return [BatchStage(self.definition, stage, *common) for stage in plan.stages]
+        location, is_own = find_location(df.sparkSession, self._state)
+        states = [self._stage_state(location, df, stage) for stage in plan.stages]
+        check_location(location, states if is_own else ())
+        return [
+            StreamingStage(self.definition, stage, *common, state=state)
+            for stage, state in zip(plan.stages, states, strict=True)
+        ]
+
+    def _stage_state(self, location: str, df: DataFrame, stage: Stage) -> Any:
+        return stage_state(
+            location,
+            stage,
+            self.definition,
+            arrow_schema(df),
+            keep_columns=self._keep_columns,
+            memory_bytes=self._memory_bytes,
+            shards=self._shards if stage.partitioner else 1,
+            versions=self._versions,
+        )
+
+    def _status_columns(self) -> list[Column]:
+        definition = self.definition
+        if definition.status is None:
+            return []
+        reasons = definition.policy.reasons(definition.time, definition.arrival, definition.id)
+        return [_chosen(STATUSES).alias(definition.status), _chosen(reasons).alias(f"{definition.status}_reason")]
+
+    # ----------------------------------------------------------------- change
+
+    def add(self, text: str) -> Metrics:
+        """More metrics for a stream that has been running: from its next start on, with what its state remembers.
+
+        They see the events that are remembered already, as far back as those go (`progress` says how far).
+        """
+        self.definition = self.definition.adding(text)
+        return self
+
+    def remove(self, name: str) -> Metrics:
+        """Give up a metric of a stream that has been running, from its next start on."""
+        self.definition = self.definition.removing(name)
+        return self
+
+    def backfill(self, df: DataFrame) -> Progress:
+        """Fill the state with the past, a batch DataFrame; a stream that starts with this state goes on from there.
+
+        The stream may bring the end of that past again: an event whose arrival is not past the newest of its group
+        in `df` is answered as a duplicate and counts once. So needs an arrival column of numbers or times.
+        """
+        if df.isStreaming:
+            raise DefinitionError("backfill takes a batch DataFrame: the past, not the stream")
+        plan = self._plan(df)
+        location, _ = find_location(df.sparkSession, self._state)
+        states = [self._stage_state(location, df, stage) for stage in plan.stages]
+        check_location(location, ())
+        return run_backfill(self.definition, df, states, self._parallelism, self._memory_bytes)
+
+    # ------------------------------------------------------------------- look
+
+    def progress(self, query: Any) -> Progress:
+        """What a streaming query of these metrics has done and keeps, as of its last batch."""
+        spark = getattr(query, "_spark", None)
+        location = self._state
+        if location is None:
+            from pyspark.sql import SparkSession
+
+            location, _ = find_location(spark or SparkSession.active(), None)
+        return read_progress(location, str(query.id))
 
     def rejected(self, df: DataFrame, reason: str = "reason") -> DataFrame:
         """The rows of `df` that cannot be measured, with why in a column called `reason`."""
@@ -113,3 +226,25 @@ class Metrics:
 
     def __repr__(self) -> str:
         return f"Metrics({', '.join(self.names)}; time={self.definition.time})"
+
+
+def _counts() -> list[Column]:
+    code = column(CODE)
+    counts = [F.count(F.lit(1)).alias("events")]
+    for status in dict.fromkeys(STATUSES):
+        codes = [i for i, other in enumerate(STATUSES) if other == status]
+        counts.append(F.count_if(code.isin(codes)).alias(status))
+    return counts
+
+
+def _chosen(texts: Sequence[str | None]) -> Column:
+    """The text with the number of the row's code."""
+    return F.element_at(F.array(*[F.lit(text).cast("string") for text in texts]), column(CODE) + 1)
+
+
+def _length(name: str, value: str) -> Ticks:
+    return read_length(name, value)
+
+
+def _maybe(name: str, value: str | None) -> Ticks | None:
+    return None if value is None else read_length(name, value)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import DoubleType, FloatType
+from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegralType
 
 from headrace.measure.definition import Definition
 from headrace.measure.plan import Stage
@@ -23,6 +23,8 @@ from headrace.spark.schema import spark_struct
 
 ROWS_AT_ONCE: Final = 1 << 16
 _ANSWERS: Final = "__headrace_answers"
+CODE: Final = "__headrace_code"
+"""What became of a row, as a number (`measure.admission`); of several stages the worst."""
 
 Batches: TypeAlias = Iterator[tuple[pa.Array, ...]]
 Answering: TypeAlias = Callable[[Batches], Iterator[pa.Array]]
@@ -44,7 +46,16 @@ class StageOperator(ABC):
         with_answers = arranged.select("*", answers.alias(_ANSWERS))
         names = [metric.name for metric in self.stage.metrics]
         columns = [F.col(_ANSWERS).getField(name).alias(name) for name in names]
-        return with_answers.select(*[column(name) for name in df.columns], *columns)
+        if self.with_codes:
+            code = F.col(_ANSWERS).getField(CODE)
+            worst = F.greatest(column(CODE), code) if CODE in df.columns else code
+            columns.append(worst.alias(CODE))
+        return with_answers.select(*[column(name) for name in df.columns if name != CODE], *columns)
+
+    @property
+    def with_codes(self) -> bool:
+        """Is there a column more, which says what became of the row?"""
+        return self.definition.status is not None
 
     @abstractmethod
     def _partitioned(self, df: DataFrame) -> DataFrame:
@@ -55,7 +66,8 @@ class StageOperator(ABC):
 
     def _inputs(self) -> list[str]:
         """The columns that travel to Python."""
-        return list(dict.fromkeys([self.definition.time, *self.stage.columns]))
+        settings = self.definition.settings()
+        return list(dict.fromkeys([*settings.columns, *self.stage.columns]))
 
     def _input(self, name: str) -> Column:
         """A row whose arrival is not known is not measured, as one whose time is not known."""
@@ -72,6 +84,8 @@ class StageOperator(ABC):
 
     def _udf(self, df: DataFrame) -> Callable[..., Column]:
         fields = [(metric.name, metric.type) for metric in self.stage.metrics]
+        if self.with_codes:
+            fields.append((CODE, pa.int32()))
         answer = _hinted(self._answering(df), len(self._inputs()))
         # Spark's own stubs know neither hints nor structs here; Spark knows both.
         make_udf: Any = arrow_udf
@@ -91,19 +105,23 @@ class BatchStage(StageOperator):
         return df.repartition(self.parallelism, *keys) if self.parallelism else df.repartition(*keys)
 
     def _answering(self, df: DataFrame) -> Answering:
-        stage, time, names = self.stage, self.definition.time, self._inputs()
-        may_be_late, memory_bytes = self.definition.arrival is not None, self.memory_bytes
+        stage, names = self.stage, self._inputs()
+        settings, with_codes = self.definition.settings(self.memory_bytes), self.with_codes
 
         def measure(batches: Batches) -> Iterator[pa.Array]:
-            task = MeasureTask(stage, time, may_be_late=may_be_late, memory_bytes=memory_bytes)
+            task = MeasureTask(stage, settings)
             metrics = [metric.name for metric in stage.metrics]
-            for rows in _gathered(batches, names):
-                yield pa.StructArray.from_arrays(task.push(rows), names=metrics)
+            for rows in gathered(batches, names):
+                answers = task.push(rows)
+                if with_codes:
+                    yield pa.StructArray.from_arrays([*answers, pa.array(task.codes, pa.int32())], [*metrics, CODE])
+                else:
+                    yield pa.StructArray.from_arrays(answers, metrics)
 
         return measure
 
 
-def _gathered(batches: Batches, names: list[str]) -> Iterator[pa.RecordBatch]:
+def gathered(batches: Batches, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Spark's small batches joined: a push has a price of its own, and with many metrics it shows."""
     waiting: list[pa.RecordBatch] = []
     for columns in batches:
@@ -137,7 +155,12 @@ def column(name: str) -> Column:
 
 
 def hash_key(df: DataFrame, name: str) -> Column:
-    """-0.0 and 0.0 are one group, so they must meet in one partition."""
-    if isinstance(df.schema[name].dataType, (DoubleType, FloatType)):
-        return column(name) + F.lit(0.0)
+    """-0.0 and 0.0 are one group, so they must meet in one partition. A wider type of a value has the same hash."""
+    type = df.schema[name].dataType
+    if isinstance(type, (DoubleType, FloatType)):
+        return column(name).cast("double") + F.lit(0.0)
+    if isinstance(type, IntegralType):
+        return column(name).cast("bigint")
+    if isinstance(type, DecimalType):
+        return column(name).cast(f"decimal(38, {type.scale})")
     return column(name)

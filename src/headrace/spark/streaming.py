@@ -7,9 +7,8 @@ last row: a rerun of b gives the same rows and the same state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,27 +18,30 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.errors import StateError
+from headrace.measure.admission import NO_ARRIVAL, NO_TIME
 from headrace.measure.definition import Definition
 from headrace.measure.plan import Stage
 from headrace.measure.run import arrival_order
-from headrace.spark.operator import ROWS_AT_ONCE, Answering, Batches, StageOperator, column, hash_key
-from headrace.spark.versions import Shards, TaskPlace
+from headrace.spark.operator import CODE, ROWS_AT_ONCE, Answering, Batches, StageOperator, column, hash_key
+from headrace.spark.versions import Shards, StageState, TaskPlace
 
 SHARDS: Final = 16
-_SHARD: Final = "__headrace_shard"
+SHARD: Final = "__headrace_shard"
 
 
 @dataclass(frozen=True)
 class StreamingStage(StageOperator):
     """Adds the metrics of one stage to a streaming DataFrame."""
 
-    state: str
-    number: int
-    shards: int = SHARDS
+    state: StageState
+
+    @property
+    def with_codes(self) -> bool:
+        return True
 
     def _inputs(self) -> list[str]:
         definition = self.definition
-        names = [definition.time, definition.arrival, definition.id, *self.stage.columns, _SHARD]
+        names = [definition.time, definition.arrival, definition.id, *self.state.settings.kept, SHARD]
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _input(self, name: str) -> Column:
@@ -50,58 +52,81 @@ class StreamingStage(StageOperator):
         return df
 
     def _partitioned(self, df: DataFrame) -> DataFrame:
-        partitions = self._partitions(df)
-        return df.withColumn(_SHARD, self._shard(df)).repartitionById(partitions, F.col(_SHARD))
+        return df.withColumn(SHARD, self._shard(df)).repartitionById(self._partitions(df), F.col(SHARD))
 
     def _partitions(self, df: DataFrame) -> int:
         wanted = self.parallelism or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-        return min(wanted, self.shards) if self.stage.partitioner else 1
+        return min(wanted, self.state.shards) if self.stage.partitioner else 1
 
     def _shard(self, df: DataFrame) -> Column:
         if not self.stage.partitioner:
             return F.lit(0)
         keys = [hash_key(df, name) for name in self.stage.partitioner]
-        return F.pmod(F.xxhash64(*keys), F.lit(self.shards)).cast("int")
+        return F.pmod(F.xxhash64(*keys), F.lit(self.state.shards)).cast("int")
+
+    def _place(self, partitions: int) -> Callable[[], TaskPlace]:
+        return lambda: _place_of_task(partitions)
 
     def _answering(self, df: DataFrame) -> Answering:
-        definition, stage, names, partitions = self.definition, self.stage, self._inputs(), self._partitions(df)
-        shards, memory_bytes, state, number = self.shards, self.memory_bytes, Path(self.state), self.number
+        definition, state, names = self.definition, self.state, self._inputs()
+        place = self._place(self._partitions(df))
 
         def measure(batches: Batches) -> Iterator[pa.Array]:
-            place = _place(state, number, partitions)
-            mine = Shards(place, stage, definition.time, shards, memory_bytes)
+            mine = Shards(state, place())
             parts = [pa.RecordBatch.from_arrays(list(columns), names=names) for columns in batches]
             if sum(part.num_rows for part in parts):
-                yield from _answers(definition, stage, mine, pa.Table.from_batches(parts))
+                yield from _answers(definition, state, mine, pa.Table.from_batches(parts))
             mine.commit()
 
         return measure
 
 
-def _place(state: Path, number: int, partitions: int) -> TaskPlace:
+def _place_of_task(partitions: int) -> TaskPlace:
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     query = context.getLocalProperty("sql.streaming.queryId") if context else None
     if context is None or batch is None or query is None:
         raise StateError("a streaming metric ran outside of a streaming query")
-    return TaskPlace(state / query / f"stage-{number}", int(batch), context.partitionId(), partitions)
+    return TaskPlace(query, int(batch), context.partitionId(), partitions)
 
 
-def _answers(definition: Definition, stage: Stage, mine: Shards, rows: pa.Table) -> Iterator[pa.Array]:
+def answer_struct(stage: Stage) -> pa.StructType:
+    return pa.struct([*((metric.name, metric.type) for metric in stage.metrics), (CODE, pa.int32())])
+
+
+def _answers(definition: Definition, state: StageState, mine: Shards, rows: pa.Table) -> Iterator[pa.Array]:
     """The answers of the rows in their order, each computed by the shard it belongs to, in the order of arrival."""
-    order, known = arrival_order(definition, stage, rows)
-    shard_of_row = rows.column(_SHARD).to_numpy()
-    needed = rows.select(list(dict.fromkeys([definition.time, *stage.columns])))
-    positions, pieces = [], []
-    for shard in np.unique(shard_of_row[order]).tolist():
-        mine_in_order = order[shard_of_row[order] == shard]
-        positions.append(mine_in_order)
-        for batch in needed.take(pa.array(mine_in_order)).combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
-            answers = mine.task(shard).push(batch)
-            pieces.append(pa.StructArray.from_arrays(answers, names=[metric.name for metric in stage.metrics]))
-    back = np.zeros(rows.num_rows, np.int64)
-    if positions:
-        back[np.concatenate(positions)] = np.arange(len(order))
-    struct = pa.struct([(metric.name, metric.type) for metric in stage.metrics])
-    answered = pa.chunked_array(pieces, struct).take(pa.array(back, mask=~known))
-    yield from answered.chunks
+    order, known = arrival_order(definition, state.stage, rows)
+    shard_of_row = rows.column(SHARD).to_numpy()
+    by_shard = order[np.argsort(shard_of_row[order], kind="stable")]
+    needed = list(dict.fromkeys([*state.settings.columns, *state.stage.columns, *state.settings.kept]))
+    sorted_rows = rows.select(needed).take(pa.array(by_shard)).combine_chunks()
+    shards = shard_of_row[by_shard]
+    struct = answer_struct(state.stage)
+    pieces, starts = [], np.flatnonzero(np.diff(shards, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(shards)], strict=True):
+        task = mine.task(int(shards[start]))
+        for batch in sorted_rows.slice(start, end - start).to_batches(max_chunksize=ROWS_AT_ONCE):
+            answers = task.push(batch)
+            pieces.append(pa.StructArray.from_arrays([*answers, pa.array(task.codes, pa.int32())], fields=list(struct)))
+    unknown = _unknown(definition, rows, ~known)
+    for shard in np.unique(shard_of_row[~known]).tolist():
+        mine.task(shard).note(unknown[(shard_of_row == shard) & ~known])
+    pieces.append(_nothing(struct, unknown[~known]))
+    back = np.empty(rows.num_rows, np.int64)
+    back[np.concatenate([by_shard, np.flatnonzero(~known)])] = np.arange(rows.num_rows)
+    yield from pa.chunked_array(pieces, struct).take(pa.array(back)).chunks
+
+
+def _unknown(definition: Definition, rows: pa.Table, where: np.ndarray) -> np.ndarray:
+    """Why rows are not measured."""
+    codes = np.full(rows.num_rows, NO_TIME)
+    if definition.arrival is not None:
+        has_time = np.asarray(rows.column(definition.time).is_valid())
+        codes[has_time] = NO_ARRIVAL
+    return codes
+
+
+def _nothing(struct: pa.StructType, codes: np.ndarray) -> pa.StructArray:
+    columns = [pa.nulls(len(codes), field.type) for field in struct if field.name != CODE]
+    return pa.StructArray.from_arrays([*columns, pa.array(codes, pa.int32())], fields=list(struct))

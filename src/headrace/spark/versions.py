@@ -2,165 +2,144 @@
 
 Layout of a state location:
 
-    QUERY/stage-0/layout.json             shards and metrics, fixed when the query first runs
-    QUERY/stage-0/batches/7/0-of-2.json   by task 0 of 2 at the end of batch 7: the versions of its shards
-    QUERY/stage-0/shard-3/                versions of a shard (state.store)
+    QUERY/by-card/definitions/000000000000.json   what the state is of, from this batch on
+    QUERY/by-card/batches, files                  versions of it (state.store)
+    backfill/by-card/…                            the same, of a backfill: a query's batch 0 starts from it
 
-Batch b starts from what the records of batch b - 1 name, and nothing else: a rerun of b finds the same, whatever an
-earlier attempt left behind, and a missing record or version is an error, never an empty state.
+Batch b starts from what the manifests of batch b - 1 name, and nothing else: a rerun of b finds the same, whatever an
+earlier attempt left behind, and a missing manifest is an error, never an empty state.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from headrace.errors import StateDamaged, StateMismatch
-from headrace.language import BoundMetric, format_expr, format_window
-from headrace.measure.explain import format_call
+from headrace.measure.chunk_files import StageFiles
 from headrace.measure.plan import Stage
-from headrace.measure.task import MeasureTask
-from headrace.state.store import FORMAT, ShardStore, Version
-from headrace.state.tables import write_whole
+from headrace.measure.task import MeasureTask, TaskSettings
+from headrace.spark.recorded import Recorded, check_recorded, record
+from headrace.state.places import place_of
+from headrace.state.store import ShardChange, ShardVersion, StageStore
+from headrace.state.tables import Fingerprints, plain
 
-_NEVER_TOUCHED: Final = -1
 _MOST_CACHED: Final = 64
-KEPT_BATCHES: Final = 10
-"""How many batches back a query can be started from."""
+BACKFILL: Final = "backfill"
+
+
+@dataclass(frozen=True)
+class StageState:
+    """Which state a stage has, and what it is of: what every task of it is told."""
+
+    location: str
+    folder: str
+    stage: Stage
+    settings: TaskSettings
+    shards: int
+    recorded: Recorded
+    kept_batches: int
 
 
 @dataclass(frozen=True)
 class TaskPlace:
-    """Which task of which batch this is."""
+    """Which task of which batch of which query this is."""
 
-    folder: Path
+    query: str
     batch: int
-    partition: int
-    partitions: int
-
-    @property
-    def record(self) -> Path:
-        return self.folder / "batches" / str(self.batch) / f"{self.partition}-of-{self.partitions}.json"
-
-
-def shard_versions(place: TaskPlace) -> dict[int, int]:
-    """The version of every shard that has one, as of the batch before."""
-    if place.batch == 0:
-        return {}
-    folder = place.folder / "batches" / str(place.batch - 1)
-    found: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("*-of-*.json")):
-        found.setdefault(path.stem.partition("-of-")[2], []).append(path)
-    # Another attempt may have run with another number of tasks: any complete set tells the same.
-    whole = next((paths for partitions, paths in found.items() if len(paths) == int(partitions)), None)
-    if whole is None:
-        raise StateDamaged(str(folder), f"the records of batch {place.batch - 1} are missing")
-    versions: dict[int, int] = {}
-    for path in whole:
-        versions.update({int(shard): version for shard, version in json.loads(path.read_text()).items()})
-    return versions
-
-
-def check_layout(folder: Path, stage: Stage, shards: int) -> None:
-    """The first task writes down what the state is of; all others must be of the same."""
-    path = folder / "layout.json"
-    layout = {"format": FORMAT, "shards": shards, "metrics": [describe(metric) for metric in stage.metrics]}
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(layout, indent=1).encode())
-        return
-    found = json.loads(path.read_text())
-    for what in layout:
-        if found.get(what) != layout[what]:
-            raise StateMismatch(
-                f"the state at {folder} has {what} {found.get(what)}, the query has {layout[what]}; "
-                f"start the query anew with a checkpoint and a state location of its own"
-            )
-
-
-def describe(metric: BoundMetric) -> str:
-    """Everything that decides the state of a metric, as a text."""
-    where = "" if metric.where is None else f" where {format_expr(metric.where)}"
-    by = f" by {', '.join(metric.group_by)}" if metric.group_by else ""
-    over = format_window(metric.window)
-    return f"{metric.name} = {format_call(metric)} {metric.argument_type}{where}{by} over {over}"
+    task: int
+    tasks: int
 
 
 class Shards:
     """The shards of one task in one micro-batch: loaded when rows come for them, committed together at the end."""
 
-    def __init__(self, place: TaskPlace, stage: Stage, time_column: str, shards: int, memory_bytes: int):
+    def __init__(self, state: StageState, place: TaskPlace):
+        self._state = state
         self._place = place
-        self._stage = stage
-        self._time = time_column
-        self._memory_bytes = memory_bytes
-        check_layout(place.folder, stage, shards)
-        self._before = shard_versions(place)
-        self._mine = range(place.partition, shards, place.partitions)
-        self._open: dict[int, tuple[MeasureTask, Version | None]] = {}
+        self._store = StageStore(place_of(state.location), f"{place.query}/{state.folder}")
+        self._before = self._versions()
+        self._mine = range(place.task, state.shards, place.tasks)
+        self._open: dict[int, tuple[MeasureTask, Fingerprints]] = {}
+
+    def _versions(self) -> dict[int, ShardVersion]:
+        place, state = self._place, self._state
+        if place.batch == 0:
+            record(self._store, 0, state.recorded)
+            return self._backfilled()
+        self._begins_late = check_recorded(self._store, place.batch, state.recorded)
+        return {} if self._begins_late else self._store.versions(place.batch - 1, place.task, place.tasks)
+
+    def _backfilled(self) -> dict[int, ShardVersion]:
+        """What a backfill has left for the first batch."""
+        self._begins_late = False
+        if self._place.query == BACKFILL:
+            return {}
+        backfill = StageStore(self._store.place, f"{BACKFILL}/{self._state.folder}")
+        if not backfill.has_batch(0):
+            return {}
+        check_recorded(backfill, 1, self._state.recorded)
+        return backfill.versions(0, self._place.task, self._place.tasks)
 
     def task(self, shard: int) -> MeasureTask:
         if shard not in self._open:
             self._open[shard] = self._load(shard)
         return self._open[shard][0]
 
-    def _store(self, shard: int) -> ShardStore:
-        return ShardStore(self._place.folder / f"shard-{shard}")
-
-    def _load(self, shard: int) -> tuple[MeasureTask, Version | None]:
-        store, number = self._store(shard), self._before.get(shard, _NEVER_TOUCHED)
-        if number == _NEVER_TOUCHED:
-            return self._empty(store), None
-        cached = _CACHE.take(store.folder, number, store.identity(number))
-        if cached is not None:
-            return cached
-        version = store.load(number)
-        task = self._empty(store)
-        task.restore({name: table.copy() for name, table in version.tables.items()}, version.values)
-        return task, version
-
-    def _empty(self, store: ShardStore) -> MeasureTask:
-        store.folder.mkdir(parents=True, exist_ok=True)
-        return MeasureTask(
-            self._stage, self._time, may_be_late=True, memory_bytes=self._memory_bytes, folder=store.folder
-        )
+    def _load(self, shard: int) -> tuple[MeasureTask, Fingerprints]:
+        before, files = self._before.get(shard), StageFiles(self._store, self._place.batch)
+        if before is not None:
+            cached = _CACHE.take(self._key(shard), before.identity)
+            if cached is not None:
+                cached[0].reservoir.files = files
+                return cached
+        task = MeasureTask(self._state.stage, self._state.settings, files)
+        prints = Fingerprints()
+        if before is not None:
+            tables = self._store.load(before)
+            prints.changes(tables)
+            task.restore(plain(tables), before.values, before.files)
+        elif self._begins_late:
+            task.begins_late = True
+        return task, prints
 
     def commit(self) -> None:
-        """Write the versions of the shards that had rows, then the record that makes them count."""
+        """Write the versions of the shards that had rows, with those that had none, in one manifest."""
         place = self._place
-        versions = {shard: self._before[shard] for shard in self._mine if shard in self._before}
-        for shard, (task, before) in self._open.items():
-            store = self._store(shard)
-            tables, values = task.dump()
-            version = store.commit(place.batch, before, tables, values)
-            versions[shard] = place.batch
-            _CACHE.put(store.folder, task, version)
-            store.collect(place.batch - KEPT_BATCHES, time.time())
-        place.record.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place.record, json.dumps(versions).encode())
-        shutil.rmtree(place.folder / "batches" / str(place.batch - KEPT_BATCHES - 1), ignore_errors=True)
+        for task, _ in self._open.values():
+            task.flush()
+        changed, untouched = {}, {}
+        for shard in self._mine:
+            before = self._before.get(shard)
+            if shard in self._open:
+                task, prints = self._open[shard]
+                tables, values, files = task.dump()
+                changed[shard] = ShardChange(before, prints, tables, files, values)
+            elif before is not None:
+                untouched[shard] = before
+        versions = self._store.commit(place.batch, place.task, place.tasks, untouched, changed)
+        for shard, (task, prints) in self._open.items():
+            _CACHE.put(self._key(shard), versions[shard].identity, (task, prints))
+        if place.task == 0:
+            self._store.collect(place.batch, self._state.kept_batches)
+
+    def _key(self, shard: int) -> tuple[str, str, int]:
+        return self._state.location, self._store.folder, shard
 
 
 class _Cache:
     """Tasks that a worker process has at hand. One is used only if it is the very commit that is wanted."""
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[Path, tuple[MeasureTask, Version]] = OrderedDict()
+        self._tasks: OrderedDict[tuple[str, str, int], tuple[str, tuple[MeasureTask, Fingerprints]]] = OrderedDict()
 
-    def take(self, folder: Path, number: int, identity: str | None) -> tuple[MeasureTask, Version] | None:
+    def take(self, key: tuple[str, str, int], identity: str) -> tuple[MeasureTask, Fingerprints] | None:
         """It is taken out: a batch that fails halfway must not leave a changed task behind."""
-        found = self._tasks.pop(folder, None)
-        if found is None or found[1].number != number or found[1].identity != identity:
-            return None
-        return found
+        found = self._tasks.pop(key, None)
+        return found[1] if found is not None and found[0] == identity else None
 
-    def put(self, folder: Path, task: MeasureTask, version: Version) -> None:
-        self._tasks[folder] = (task, version)
+    def put(self, key: tuple[str, str, int], identity: str, held: tuple[MeasureTask, Fingerprints]) -> None:
+        self._tasks[key] = (identity, held)
         while len(self._tasks) > _MOST_CACHED:
             self._tasks.popitem(last=False)
 

@@ -1,8 +1,12 @@
-"""Versions of the state of one shard.
+"""Versions of the state of a stage, in a place that all its tasks share.
 
-A version is a manifest: a small JSON file that names immutable files (a base and the deltas since, chunks of events)
-and the small values that must agree with them. Commit = write new files, then the manifest, each by atomic rename.
-Two attempts at the same version write files of their own and equal manifests; the last one stands, and either is right.
+    batches/000000000007/0-of-2.manifest   by task 0 of 2 at the end of batch 7: what the state of its shards is
+    files/000000000007-1f….state           rows of tables that changed in batch 7, of all shards of one task
+    files/000000000007-2c….events          chunks of events of one shard
+
+A manifest names immutable files and the small values that must agree with them. Commit = write new files, then the
+manifest, each whole or not at all. Two attempts at a batch write files of their own and manifests that say the same;
+the last one stands, and either is right. Batch b starts from the manifests of batch b - 1, and from nothing else.
 """
 
 from __future__ import annotations
@@ -10,113 +14,243 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
 
-from headrace.errors import StateDamaged
-from headrace.state.tables import StateFile, Tables, differences, read_deltas, write_deltas, write_whole
+from headrace.errors import StateDamaged, StateMismatch
+from headrace.state.places import Place
+from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode
 
-FORMAT = 1
-_MOST_DELTAS = 20
-_ORPHAN_SECONDS = 3600
+FORMAT: Final = 2
+KEPT_BATCHES: Final = 10
+"""How many batches back a query can be started from."""
+
+_MOST_PARTS: Final = 20
+_COLLECT_EVERY: Final = 8
 
 
 @dataclass(frozen=True)
-class Version:
-    """A state as it was committed."""
+class StoredPart:
+    """A stretch of a file that never changes. The name is below the root of the place."""
 
-    number: int
+    file: str
+    offset: int
+    size_bytes: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class ShardVersion:
+    """The state of a shard as a manifest has it: a base and deltas, files of events, and small values."""
+
     identity: str
-    files: tuple[StateFile, ...]
+    parts: tuple[StoredPart, ...]
+    tables: tuple[str, ...]
+    files: tuple[StoredPart, ...]
+    values: Mapping[str, Any] = field(compare=False)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ShardVersion:
+        return cls(
+            found["identity"],
+            tuple(StoredPart(**part) for part in found["parts"]),
+            tuple(found["tables"]),
+            tuple(StoredPart(**file) for file in found["files"]),
+            found["values"],
+        )
+
+
+@dataclass
+class ShardChange:
+    """What a batch did to a shard: its version before, the rows that changed, its tables and values now."""
+
+    before: ShardVersion | None
+    prints: Fingerprints
+    tables: Tables
+    files: tuple[StoredPart, ...]
     values: Mapping[str, Any]
-    tables: Tables = field(compare=False)
 
 
-class ShardStore:
-    """The versions of one shard, in a folder of their own."""
+class StageStore:
+    """The versions of all shards of one stage, in a folder of a place."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, place: Place, folder: str):
+        self.place = place
         self.folder = folder
 
-    def manifest_path(self, number: int) -> Path:
-        return self.folder / f"{number:012d}.manifest"
+    # ------------------------------------------------------------------- read
 
-    def identity(self, number: int) -> str | None:
-        """Which commit of a version stands, without reading its files; None if there is none."""
-        try:
-            return str(self._manifest(number)["identity"])
-        except FileNotFoundError:
-            return None
+    def versions(self, batch: int, task: int, tasks: int) -> dict[int, ShardVersion]:
+        """What a batch left of the shards of this task, and perhaps of others."""
+        folder = self.batch_folder(batch)
+        mine = f"{task}-of-{tasks}.manifest"
+        names = self.place.files(folder)
+        # The same task of the batch before has all that is wanted; after a rescale it takes all of some attempt.
+        wanted = [mine] if mine in names else complete_set(names)
+        if not wanted:
+            raise StateDamaged(self.place.path_of(folder), f"the manifests of batch {batch} are missing")
+        found: dict[int, ShardVersion] = {}
+        for name in wanted:
+            shards = self.manifest(f"{folder}/{name}")["shards"]
+            found.update({int(shard): ShardVersion.from_json(version) for shard, version in shards.items()})
+        return found
 
-    def load(self, number: int) -> Version:
+    def has_batch(self, batch: int) -> bool:
+        return bool(complete_set(self.place.files(self.batch_folder(batch))))
+
+    def batches(self) -> list[int]:
+        """The batches of which there is something, oldest first."""
+        return [int(name) for name in self.place.folders(f"{self.folder}/batches")]
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        crc, _, body = self.place.read(name).partition(b"\n")
+        if crc != f"{zlib.crc32(body):08x}".encode():
+            raise StateDamaged(self.place.path_of(name), "its checksum is not the one it was written with")
+        manifest: dict[str, Any] = json.loads(body)
+        check_format(manifest["format"], self.place.path_of(name))
+        return manifest
+
+    def load(self, version: ShardVersion) -> Tables:
         """Raises StateDamaged, naming the file, where anything is missing or is not what was written."""
-        try:
-            manifest = self._manifest(number)
-        except FileNotFoundError:
-            raise StateDamaged(str(self.manifest_path(number)), "it is missing") from None
-        files = tuple(StateFile(**file) for file in manifest["files"])
         tables: Tables = {}
-        for file in files:
-            for name, delta in read_deltas(self.folder / file.name, file.crc).items():
+        for part in version.parts:
+            for name, delta in decode(self.read_part(part)).items():
                 tables[name] = delta.apply(tables.get(name))
-        tables = {name: tables[name] for name in manifest["tables"]}
-        return Version(number, manifest["identity"], files, manifest["values"], tables)
+        return {name: tables[name] for name in version.tables}
 
-    def commit(self, number: int, before: Version | None, tables: Tables, values: Mapping[str, Any]) -> Version:
-        """Write a version on top of the one before it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        files = self._write_files(number, before, tables)
-        identity = uuid.uuid4().hex
+    def read_part(self, part: StoredPart) -> bytes:
+        content = self.place.read(part.file, part.offset, part.size_bytes)
+        if zlib.crc32(content) != part.crc:
+            raise StateDamaged(self.place.path_of(part.file), "its checksum is not the one it was written with")
+        return content
+
+    # ------------------------------------------------------------------ write
+
+    def write_file(self, batch: int, kind: str, content: bytes) -> StoredPart:
+        """A new file under a name of its own: two attempts at the same thing never meet."""
+        name = f"{self.folder}/files/{batch:012d}-{uuid.uuid4().hex[:16]}.{kind}"
+        self.place.write(name, content)
+        return StoredPart(name, 0, len(content), zlib.crc32(content))
+
+    def commit(
+        self,
+        batch: int,
+        task: int,
+        tasks: int,
+        untouched: Mapping[int, ShardVersion],
+        changed: Mapping[int, ShardChange],
+    ) -> dict[int, ShardVersion]:
+        """Write a batch's version of all shards of a task: those that changed, and those that stay as they were."""
+        written = self._write_parts(batch, {shard: _part_of(change) for shard, change in changed.items()})
+        versions = dict(untouched)
+        for shard, change in changed.items():
+            versions[shard] = _version(change, written.get(shard))
         manifest = {
             "format": FORMAT,
-            "identity": identity,
-            "files": [vars(file) for file in files],
-            "tables": list(tables),
-            "values": values,
+            "batch": batch,
+            "shards": {str(shard): asdict(version) for shard, version in sorted(versions.items())},
         }
-        body = json.dumps(manifest)
-        write_whole(self.manifest_path(number), f"{zlib.crc32(body.encode()):08x}\n{body}".encode())
-        return Version(number, identity, files, values, tables)
+        body = json.dumps(manifest, separators=(",", ":"))
+        name = f"{self.batch_folder(batch)}/{task}-of-{tasks}.manifest"
+        self.place.write(name, f"{zlib.crc32(body.encode()):08x}\n{body}".encode())
+        return versions
 
-    def collect(self, oldest: int, now: float) -> None:
-        """Delete what no version from `oldest` on needs: the newest version before it stays, as what they start from.
+    def _write_parts(self, batch: int, parts: Mapping[int, bytes | None]) -> dict[int, StoredPart]:
+        """The parts of all shards in one file: one write, whatever the number of shards."""
+        contents = {shard: content for shard, content in parts.items() if content is not None}
+        if not contents:
+            return {}
+        file = self.write_file(batch, "state", b"".join(contents.values()))
+        found, offset = {}, 0
+        for shard, content in contents.items():
+            found[shard] = StoredPart(file.file, offset, len(content), zlib.crc32(content))
+            offset += len(content)
+        return found
 
-        A file that no manifest names may be one that another attempt is about to name: it has an hour.
-        """
-        numbers = sorted(int(path.stem) for path in self.folder.glob("*.manifest"))
-        before = [number for number in numbers if number < oldest]
-        for number in before[:-1]:
-            self.manifest_path(number).unlink(missing_ok=True)
-        named = {name for number in numbers if number not in before[:-1] for name in self._names(number)}
-        for path in self.folder.glob("*.arrow"):
-            if path.name not in named and path.stat().st_mtime < now - _ORPHAN_SECONDS:
-                path.unlink(missing_ok=True)
+    def batch_folder(self, batch: int) -> str:
+        return f"{self.folder}/batches/{batch:012d}"
 
-    def _names(self, number: int) -> list[str]:
-        manifest = self._manifest(number)
-        return [file["name"] for file in (*manifest["files"], *manifest["values"]["chunks"])]
+    # ---------------------------------------------------------------- collect
 
-    def _write_files(self, number: int, before: Version | None, tables: Tables) -> tuple[StateFile, ...]:
-        """A delta, or, where the deltas have become larger than the base or many, a new base."""
-        if before is not None:
-            deltas = differences(before.tables, tables)
-            if not deltas:
-                return before.files
-            size = sum(delta.data.nbytes for delta in deltas.values())
-            since = sum(file.size_bytes for file in before.files[1:]) + size
-            if since < before.files[0].size_bytes and len(before.files) <= _MOST_DELTAS:
-                return (*before.files, write_deltas(self.folder, f"{number:012d}-delta", deltas))
-        return (write_deltas(self.folder, f"{number:012d}-base", differences({}, tables)),)
+    def collect(self, batch: int, kept: int = KEPT_BATCHES) -> None:
+        """Now and then: delete what a query that goes on from any of the last batches does not need."""
+        if batch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
+            self.collect_now(batch, kept)
 
-    def _manifest(self, number: int) -> dict[str, Any]:
-        path = self.manifest_path(number)
-        content = path.read_bytes()
-        crc, _, body = content.partition(b"\n")
-        if crc != f"{zlib.crc32(body):08x}".encode():
-            raise StateDamaged(str(path), "its checksum is not the one it was written with")
-        manifest: dict[str, Any] = json.loads(body)
-        if manifest["format"] > FORMAT:
-            raise StateDamaged(str(path), f"it has format {manifest['format']}, and this Headrace knows up to {FORMAT}")
-        return manifest
+    def collect_now(self, batch: int, kept: int = KEPT_BATCHES) -> list[str]:
+        """Delete, and say what. A file of an old batch that no manifest names now will never be named again."""
+        oldest = batch - kept
+        deleted = []
+        for old in self.batches():
+            if old < oldest:
+                self.place.delete_folder(self.batch_folder(old))
+                deleted.append(self.batch_folder(old))
+        named = self.named_files()
+        for name in self.place.files(f"{self.folder}/files"):
+            path = f"{self.folder}/files/{name}"
+            # What an attempt at a newer batch is about to name must stay.
+            if path not in named and not name.startswith(".") and int(name.partition("-")[0]) < oldest:
+                self.place.delete(path)
+                deleted.append(path)
+        return deleted
+
+    def named_files(self) -> dict[str, int]:
+        """The files that any manifest names, with how much of them at least must be there."""
+        named: dict[str, int] = {}
+        for batch in self.batches():
+            for version in self.all_versions(batch):
+                for part in (*version.parts, *version.files):
+                    named[part.file] = max(named.get(part.file, 0), part.offset + part.size_bytes)
+        return named
+
+    def all_versions(self, batch: int) -> Iterable[ShardVersion]:
+        """Of every attempt."""
+        for name in self.place.files(self.batch_folder(batch)):
+            if name.endswith(".manifest"):
+                shards = self.manifest(f"{self.batch_folder(batch)}/{name}")["shards"]
+                yield from (ShardVersion.from_json(version) for version in shards.values())
+
+
+def complete_set(names: Iterable[str]) -> list[str]:
+    """The manifests of all tasks of one attempt. Attempts may have had different numbers of tasks: any will do."""
+    found: dict[int, list[str]] = {}
+    for name in sorted(names):
+        path = PurePosixPath(name)
+        if path.suffix == ".manifest":
+            found.setdefault(int(path.stem.partition("-of-")[2]), []).append(name)
+    return next((each for tasks, each in found.items() if len(each) == tasks), [])
+
+
+def check_format(found: int, path: str) -> None:
+    if found > FORMAT:
+        raise StateMismatch(
+            f"the state at {path} has format {found}, and this Headrace knows formats up to {FORMAT}; "
+            f"upgrade Headrace, or start the query anew with a checkpoint and a state location of its own"
+        )
+
+
+def _part_of(change: ShardChange) -> bytes | None:
+    """A delta, or, where the deltas have become larger than the base or many, a new base."""
+    deltas = change.prints.changes(change.tables)
+    before = change.before
+    if before is not None and before.parts:
+        if not deltas:
+            return None
+        size = sum(delta.data.nbytes for delta in deltas.values())
+        since = sum(part.size_bytes for part in before.parts[1:]) + size
+        if since < before.parts[0].size_bytes and len(before.parts) <= _MOST_PARTS:
+            return encode(deltas)
+    change.before = None
+    return encode({name: _whole(table) for name, table in change.tables.items()})
+
+
+def _whole(table: Any) -> Delta:
+    array = getattr(table, "table", table)
+    return Delta(array.dtype.str, array.shape, None, array)
+
+
+def _version(change: ShardChange, part: StoredPart | None) -> ShardVersion:
+    parts = (*(change.before.parts if change.before else ()), *([part] if part else []))
+    return ShardVersion(uuid.uuid4().hex, parts, tuple(change.tables), change.files, change.values)

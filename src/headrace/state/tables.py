@@ -1,27 +1,24 @@
-"""Named arrays as files, and the difference between two versions of them.
+"""Named arrays as bytes, and what has changed in them since the version before.
 
 State is a set of tables: arrays of numbers whose first axis grows. A *delta* holds the rows that changed since the
-version before, so a commit costs what has changed. Files are Arrow IPC, written once and checked by CRC when read.
+version before, so a commit costs what has changed. Rows are compared by fingerprint: no second copy of the state is
+kept in memory. (A row of one word is its own fingerprint; of longer ones two in 2^64 look alike.)
 """
 
 from __future__ import annotations
 
-import os
-import uuid
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
+import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import StateDamaged
-
 Table: TypeAlias = npt.NDArray[Any]
-Tables: TypeAlias = dict[str, Table]
+Tables: TypeAlias = dict[str, Any]
+"""Arrays by name; in a dump some may be `AppendOnly`."""
 
 _SCHEMA = pa.schema(
     [
@@ -32,6 +29,16 @@ _SCHEMA = pa.schema(
         ("data", pa.large_binary()),
     ]
 )
+
+
+@dataclass(frozen=True)
+class AppendOnly:
+    """A table whose rows never change once they are there, as long as it keeps its name."""
+
+    table: Table
+
+    def __len__(self) -> int:
+        return len(self.table)
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,88 @@ class Delta:
         if self.rows is None:
             return self.data.reshape(self.shape).copy()
         assert old is not None
-        new = np.zeros(self.shape, np.dtype(self.dtype))
-        kept = min(len(old), len(new))
-        new[:kept] = old[:kept]
+        new = old
+        if len(old) != self.shape[0]:
+            new = np.zeros(self.shape, np.dtype(self.dtype))
+            kept = min(len(old), len(new))
+            new[:kept] = old[:kept]
         new[self.rows] = self.data.reshape(-1, *self.shape[1:])
         return new
+
+
+class Fingerprints:
+    """What the rows of all tables were at the last commit."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, npt.NDArray[np.int64]] = {}
+        self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._shapes)
+
+    def changes(self, tables: Tables) -> dict[str, Delta]:
+        """What turns the tables of the last call into these; they are the ones to compare with from now on."""
+        found = {}
+        for name, table in tables.items():
+            delta = self._append(name, table.table) if isinstance(table, AppendOnly) else self._compare(name, table)
+            if delta is not None:
+                found[name] = delta
+        for name in self._shapes.keys() - tables.keys():
+            del self._shapes[name]
+            self._rows.pop(name, None)
+        return found
+
+    def _append(self, name: str, table: Table) -> Delta | None:
+        dtype, shape = table.dtype.str, table.shape
+        had_dtype, had = self._shapes.get(name, ("", (0,)))
+        self._shapes[name] = (dtype, shape)
+        if had_dtype != dtype or had[1:] != shape[1:]:
+            return Delta(dtype, shape, None, table)
+        if had[0] == shape[0]:
+            return None
+        return Delta(dtype, shape, np.arange(had[0], shape[0]), table[had[0] :])
+
+    def _compare(self, name: str, table: Table) -> Delta | None:
+        dtype, shape = table.dtype.str, table.shape
+        prints = fingerprints(table)
+        had_shape, had = self._shapes.get(name), self._rows.get(name)
+        self._shapes[name], self._rows[name] = (dtype, shape), prints
+        if had is None or had_shape is None or had_shape[0] != dtype or had_shape[1][1:] != shape[1:]:
+            return Delta(dtype, shape, None, table)
+        both = min(len(had), len(prints))
+        changed = np.flatnonzero(had[:both] != prints[:both])
+        if not len(changed) and len(had) == len(prints):
+            return None
+        rows = np.concatenate([changed, np.arange(both, len(prints))])
+        if 2 * len(rows) > len(prints):
+            return Delta(dtype, shape, None, table)
+        return Delta(dtype, shape, rows, table[rows])
+
+
+def fingerprints(table: Table) -> npt.NDArray[np.int64]:
+    """One word for each row."""
+    if table.size == 0:
+        return np.zeros(len(table), np.int64)
+    rows = table.reshape(len(table), -1)
+    words = rows.view(np.int64) if rows.dtype.itemsize == 8 else rows.astype(np.int64)
+    if words.shape[1] == 1:
+        return words[:, 0].copy()
+    made: npt.NDArray[np.int64] = _fingerprints(np.ascontiguousarray(words))
+    return made
+
+
+@numba.njit(cache=True, nogil=True)
+def _fingerprints(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    made = np.empty(len(words), np.int64)
+    for i in range(len(words)):
+        h = np.uint64(0x9E3779B97F4A7C15)
+        for j in range(words.shape[1]):
+            h = (h ^ np.uint64(words[i, j])) * np.uint64(0xFF51AFD7ED558CCD)
+            h = (h ^ (h >> np.uint64(32))) * np.uint64(0xC4CEB9FE1A85EC53)
+            h = h ^ (h >> np.uint64(29))
+        made[i] = np.int64(h)
+    return made
 
 
 def under(prefix: str, tables: Tables) -> Tables:
@@ -65,88 +149,50 @@ def part_of(prefix: str, tables: Tables) -> Tables:
     return {name.removeprefix(start): table for name, table in tables.items() if name.startswith(start)}
 
 
-def difference(old: Table | None, new: Table) -> Delta | None:
-    """What turns `old` into `new`; None if they are the same."""
-    dtype, shape = new.dtype.str, new.shape
-    if old is None or old.dtype != new.dtype or old.shape[1:] != new.shape[1:]:
-        return Delta(dtype, shape, None, new)
-    both = min(len(old), len(new))
-    unequal = old[:both] != new[:both]
-    changed = np.flatnonzero(unequal.reshape(both, -1).any(axis=1)) if both else np.zeros(0, np.int64)
-    if not len(changed) and old.shape == new.shape:
-        return None
-    rows = np.concatenate([changed, np.arange(both, len(new))]).astype(np.int64)
-    if 2 * len(rows) > len(new):
-        return Delta(dtype, shape, None, new)
-    return Delta(dtype, shape, rows, new[rows])
+def plain(tables: Tables) -> dict[str, Table]:
+    """Copies of the arrays, to restore from."""
+    return {
+        name: np.array(table.table if isinstance(table, AppendOnly) else table, order="C")
+        for name, table in tables.items()
+    }
 
 
-def differences(old: Mapping[str, Table], new: Mapping[str, Table]) -> dict[str, Delta]:
-    found = {name: difference(old.get(name), table) for name, table in new.items()}
-    return {name: delta for name, delta in found.items() if delta is not None}
+# ---------------------------------------------------------------------- bytes
 
 
-@dataclass(frozen=True)
-class StateFile:
-    """A file that never changes, by its name in a folder."""
-
-    name: str
-    size_bytes: int
-    crc: int
-
-
-def write_new(folder: Path, stem: str, content: Any) -> StateFile:
-    """Write a file under a name of its own: two attempts at the same thing never meet."""
-    name = f"{stem}-{uuid.uuid4().hex[:16]}.arrow"
-    write_whole(folder / name, content)
-    return StateFile(name, len(content), zlib.crc32(content))
-
-
-def write_deltas(folder: Path, stem: str, deltas: Mapping[str, Delta]) -> StateFile:
+def encode(deltas: Mapping[str, Delta]) -> bytes:
     rows = [
         {
             "name": name,
             "dtype": delta.dtype,
             "shape": list(delta.shape),
-            "rows": None if delta.rows is None else delta.rows.tobytes(),
+            "rows": None if delta.rows is None else _runs(delta.rows).tobytes(),
             "data": np.ascontiguousarray(delta.data).tobytes(),
         }
         for name, delta in deltas.items()
     ]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         writer.write_table(pa.Table.from_pylist(rows, _SCHEMA))
-    return write_new(folder, stem, sink.getvalue())
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def read_deltas(path: Path, crc: int) -> dict[str, Delta]:
-    """Raises StateDamaged where the file is missing or is not what was written."""
-    content = read_checked(path, crc)
-    table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
+def decode(content: bytes) -> dict[str, Delta]:
     found: dict[str, Delta] = {}
-    for row in table.to_pylist():
-        indices = None if row["rows"] is None else np.frombuffer(row["rows"], np.int64)
+    for row in pa.ipc.open_stream(pa.BufferReader(content)).read_all().to_pylist():
+        indices = None if row["rows"] is None else _unrolled(np.frombuffer(row["rows"], np.int64))
         data = np.frombuffer(row["data"], np.dtype(row["dtype"]))
         found[row["name"]] = Delta(row["dtype"], tuple(row["shape"]), indices, data)
     return found
 
 
-def read_checked(path: Path, crc: int) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise StateDamaged(str(path), f"it cannot be read ({error.strerror})") from None
-    if zlib.crc32(content) != crc:
-        raise StateDamaged(str(path), "its checksum is not the one it was written with")
-    return content
+def _runs(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rising row numbers as (first, count) pairs: what is appended is one run."""
+    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+    return np.stack([rows[starts], np.diff(starts, append=len(rows))], axis=1)
 
 
-def write_whole(path: Path, content: Any) -> None:
-    """Either the whole file is there under its name, or none."""
-    # A name that no other process on any machine has: the folder may be shared by many.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+def _unrolled(runs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    first, count = runs.reshape(-1, 2).T
+    ends = np.cumsum(count)
+    return np.repeat(first - (ends - count), count) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -92,7 +94,7 @@ def test_explain_without_a_schema_has_no_types() -> None:
         ({"time": "ts", "arrival": "ofset"}, "arrival column ofset is not in the data; did you mean offset?"),
     ],
 )
-def test_wrong_columns_are_named(arguments: dict[str, str], problem: str) -> None:
+def test_wrong_columns_are_named(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(DefinitionError) as raised:
         Definition(TEXT, **arguments).bind(SCHEMA)
     assert problem in str(raised.value)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.measure.chunk_files import ScratchFiles
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
 from headrace.measure.reservoir import EventReservoir
@@ -61,10 +64,11 @@ def test_memory_is_bounded_and_files_go_away() -> None:
     reservoir, expected = filled([[t, t] for t in range(500)])
     assert len(reservoir) == len(expected) == 1000
     assert reservoir.spilled_chunks >= 240
-    folder = reservoir._folder
-    assert folder is not None
+    files = reservoir.files
+    assert isinstance(files, ScratchFiles)
+    folder = Path(files.folder)
     assert len(list(folder.iterdir())) == reservoir.spilled_chunks
     reservoir.drop_until(400)
     assert len(list(folder.iterdir())) == reservoir.spilled_chunks < 60
-    del reservoir
+    del reservoir, files
     assert not folder.exists()

@@ -31,7 +31,7 @@ def test_a_window_larger_than_memory_gives_the_same_answers() -> None:
     rng = np.random.default_rng(5)
     table = events(np.arange(MANY) * SECOND, k=rng.integers(0, 100, MANY), x=rng.integers(0, 1000, MANY))
     definition = Definition(text, "ts")
-    task = MeasureTask(definition.plan(table.schema).stages[0], "ts", may_be_late=False, memory_bytes=0)
+    task = MeasureTask(definition.plan(table.schema).stages[0], definition.settings(0))
     small = [task.push(batch) for batch in table.to_batches(max_chunksize=10_000)]
     assert task.reservoir.spilled_chunks > 0
     roomy = measure_table(definition, table)
@@ -42,7 +42,7 @@ def test_a_window_larger_than_memory_gives_the_same_answers() -> None:
 def test_memory_does_not_grow_with_what_windows_have_passed() -> None:
     definition = Definition("SELECT count(*) AS n FROM t OVER sliding 10 s", "ts")
     table = events(np.arange(MANY) * SECOND)
-    task = MeasureTask(definition.plan(table.schema).stages[0], "ts", may_be_late=False)
+    task = MeasureTask(definition.plan(table.schema).stages[0], definition.settings())
     for batch in table.to_batches(max_chunksize=10_000):
         task.push(batch)
     assert len(task.reservoir) <= 2 * CHUNK_EVENTS
