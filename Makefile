@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format bench lock clean java
+.PHONY: help demo test chaos check format bench lock clean java
 
 help: ## print this list
 	@echo "Headrace: exact streaming metrics on Spark. Needs Python 3.11+ and Java 17+; the rest is installed into .venv."
@@ -21,6 +21,9 @@ demo: java $(STAMP) ## payments, metrics on Spark, and the fraud that hopping wi
 
 test: java check ## all checks and all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+chaos: java $(STAMP) ## make chaos [SEED=1] [RUNS=200]: random streams, and crashes at every point; takes half an hour
+	@SEED="$(SEED)" RUNS="$(RUNS)" $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and the import arrows
 	@$(BIN)/ruff check .
@@ -44,7 +47,7 @@ lock: $(STAMP) ## resolve the dependencies anew (LOCK_ARGS=--upgrade for the new
 	@echo "locked: $$(grep -c '^[a-z].*==' requirements.lock) packages"
 
 clean: ## remove .venv, caches and the demo's output
-	rm -rf .venv demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-flink demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-annotate --quiet \

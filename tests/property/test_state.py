@@ -34,7 +34,8 @@ def interrupted(
     store, version, answers = StageStore(LocalPlace(str(folder)), "q/stage"), None, []
     for number, batch in enumerate(pieces(rows, frames)):
         task, prints = MeasureTask(stage, settings, StageFiles(store, number)), Fingerprints()
-        task.reservoir.closure = closure
+        assert task.reservoir.writer is not None
+        task.reservoir.writer.closure = closure
         if version is not None:
             tables = store.load(version)
             prints.changes(tables)

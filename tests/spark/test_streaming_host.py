@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +18,7 @@ import headrace as hr
 from headrace.measure.definition import Definition
 from headrace.measure.run import measure_table
 from headrace.testing.compare import assert_same_answers
+from headrace.testing.file_stream import FileStream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -49,48 +48,19 @@ def payments(rows: int, seed: int) -> pa.Table:
     )
 
 
-class Stream:
-    """A folder of files that arrive one a micro-batch, and a query over it that can be stopped and started."""
-
-    def __init__(self, spark: SparkSession, folder: Path, table: pa.Table):
-        self.spark = spark
-        self.folder = folder
-        self.table = table
-        self.state = folder / "state"
-        self._arrived = 0
-        (folder / "in").mkdir()
-
-    def arrive(self, sizes: list[int]) -> None:
-        for size in sizes:
-            path = self.folder / "in" / f"{self._arrived:06d}.parquet"
-            pq.write_table(self.table.slice(self._arrived, size), path)
-            os.utime(path, (1_000_000_000 + self._arrived, 1_000_000_000 + self._arrived))
-            self._arrived += size
-
-    def run(self, tasks: int, text: str = TEXT, each: Callable[[DataFrame, int], None] | None = None) -> None:
-        """Take all that has arrived, then stop."""
-        metrics = hr.Metrics(text, time="ts", arrival="offset", parallelism=tasks, state=str(self.state))
-        source = str(self.folder / "in")
-        schema = self.spark.read.parquet(source).schema
-        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
-        writer = stream.transform(metrics.measure).writeStream.option("checkpointLocation", str(self.folder / "cp"))
-        if each is None:
-            writer = writer.format("parquet").option("path", str(self.folder / "out"))
-        else:
-            writer = writer.foreachBatch(each)
-        writer.trigger(availableNow=True).start().awaitTermination()
-
-    def answers(self) -> pa.Table:
-        return self.spark.read.parquet(str(self.folder / "out")).toArrow().sort_by("offset")
+class Stream(FileStream):
+    def run_text(self, tasks: int, text: str = TEXT, each: Callable[[DataFrame, int], None] | None = None) -> None:
+        metrics = hr.Metrics(text, time="ts", arrival="offset", parallelism=tasks, state=self.state)
+        self.run(metrics, each)
 
     def expected(self) -> pa.Table:
-        return measure_table(Definition(TEXT, "ts", arrival="offset"), self.table.slice(0, self._arrived))
+        return measure_table(Definition(TEXT, "ts", arrival="offset"), self.table.slice(0, self.arrived))
 
 
 def assert_as_the_batch(stream: Stream) -> None:
     expected = stream.expected()
     names = expected.column_names[stream.table.num_columns :]
-    assert_same_answers(stream.answers().select(["offset", *names]), expected.select(["offset", *names]))
+    assert_same_answers(stream.answers("offset").select(["offset", *names]), expected.select(["offset", *names]))
 
 
 def test_answers_are_those_of_the_batch_through_restarts_and_rescales(spark: SparkSession, tmp_path: Path) -> None:
@@ -98,7 +68,7 @@ def test_answers_are_those_of_the_batch_through_restarts_and_rescales(spark: Spa
     stream = Stream(spark, tmp_path, payments(3000, seed=11))
     for tasks in (2, 5, 1):
         stream.arrive([dice.randint(1, 500) for _ in range(2)])
-        stream.run(tasks)
+        stream.run_text(tasks)
     assert_as_the_batch(stream)
 
 
@@ -117,9 +87,9 @@ def test_a_batch_that_failed_after_its_state_was_written_is_run_again(spark: Spa
         answered.write.mode("append").parquet(out)
 
     with pytest.raises(StreamingQueryException, match="the sink is away"):
-        stream.run(2, each=fails_late)
+        stream.run_text(2, each=fails_late)
     stream.arrive([200])
-    stream.run(3, each=works)
+    stream.run_text(3, each=works)
     assert_as_the_batch(stream)
 
 
@@ -144,7 +114,7 @@ def test_killed_workers_change_nothing(spark: SparkSession, tmp_path: Path) -> N
     try:
         for _ in range(20):
             try:
-                stream.run(2)
+                stream.run_text(2)
                 break
             except StreamingQueryException as error:
                 failures.append(str(error))
@@ -168,14 +138,15 @@ def is_forked_worker(process: psutil.Process) -> bool:
 def test_damaged_state_stops_the_query_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(600, seed=13))
     stream.arrive([300])
-    stream.run(2)
+    stream.run_text(2)
     # In another folder, for workers remember what they wrote themselves.
-    stream.state = stream.state.rename(tmp_path / "moved")
-    for path in stream.state.rglob("*.state"):
+    moved = Path(stream.state).rename(tmp_path / "moved")
+    stream.state = str(moved)
+    for path in moved.rglob("*.state"):
         path.write_bytes(path.read_bytes()[:-100])
     stream.arrive([300])
     with pytest.raises(StreamingQueryException) as raised:
-        stream.run(3)
+        stream.run_text(3)
     assert "StateDamaged" in str(raised.value)
     assert "it is shorter than what was written" in str(raised.value)
 
@@ -183,10 +154,10 @@ def test_damaged_state_stops_the_query_and_is_named(spark: SparkSession, tmp_pat
 def test_other_metrics_do_not_start_from_this_state(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(200, seed=14))
     stream.arrive([100])
-    stream.run(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes")
+    stream.run_text(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes")
     stream.arrive([100])
     with pytest.raises(hr.StateMismatch, match=r"has n = count.* over sliding 5m, the query has n = "):
-        stream.run(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 6 minutes")
+        stream.run_text(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 6 minutes")
 
 
 def test_a_stream_needs_a_place_for_its_state(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from headrace.cli.demo import demo
 from headrace.cli.explain import explain
 from headrace.cli.measure import measure
 from headrace.cli.problems import Problem, problem_of
+from headrace.cli.state import state
 
 app = typer.Typer(
     name="headrace",
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (demo, check, explain, measure):
     app.command()(command)
+app.add_typer(state)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,6 +17,7 @@ from headrace.measure.keys import BytesIndex
 from headrace.measure.steps import REWIND, Steps
 from headrace.measure.words import Words, from_words, is_wide
 from headrace.model.signature import Signature
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under
 
 
@@ -58,11 +59,28 @@ class Aggregator(ABC):
 
     @abstractmethod
     def dump(self) -> Tables:
-        """A copy of the state of all groups."""
+        """The state of all groups: views of what is in use, so they hold until the next change of state."""
 
     @abstractmethod
     def restore(self, tables: Tables) -> None:
         """Take the state of all groups from a dump; the tables are this one's from now on."""
+
+    @abstractmethod
+    def take_groups(self, slots: Ints) -> Ragged:
+        """The whole state of these groups; the aggregator keeps it too.
+
+        Equal content gives equal words, whatever was there before and wherever it lies in memory. A group without
+        content has no words. Codes of strings and of wide decimals stay codes: they need the dictionaries of this
+        aggregator, or of one that was restored from its dump.
+        """
+
+    @abstractmethod
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        """Set the state of these slots, which are empty, each there once; it grows to have them."""
+
+    @abstractmethod
+    def clear_groups(self) -> None:
+        """Forget all groups and let go of their memory; dictionaries stay, and are all that a dump then holds."""
 
     def begin(self, rows: int, slots: int) -> None:
         """Start a batch: space for its answers and for its groups."""
@@ -112,3 +130,17 @@ def dump_all(aggregators: Sequence[Aggregator]) -> Tables:
 def restore_all(aggregators: Sequence[Aggregator], tables: Tables) -> None:
     for aggregator in aggregators:
         aggregator.restore(part_of(aggregator.metric.name, tables))
+
+
+def take_all(aggregators: Sequence[Aggregator], slots: Ints) -> list[Ragged]:
+    return [aggregator.take_groups(slots) for aggregator in aggregators]
+
+
+def put_all(aggregators: Sequence[Aggregator], slots: Ints, groups: Sequence[Ragged]) -> None:
+    for aggregator, words in zip(aggregators, groups, strict=True):
+        aggregator.put_groups(slots, words)
+
+
+def clear_all(aggregators: Sequence[Aggregator]) -> None:
+    for aggregator in aggregators:
+        aggregator.clear_groups()

@@ -60,9 +60,6 @@ class ChunkFiles(Protocol):
     def read(self, part: StoredPart) -> bytes:
         """Raises StateDamaged where it is not what was written."""
 
-    def forget(self, part: StoredPart) -> None:
-        """Nobody will read it again."""
-
 
 class ScratchFiles:
     """Files that live as long as this object."""
@@ -85,6 +82,7 @@ class ScratchFiles:
         return StageStore(self._place, "").read_part(part)
 
     def forget(self, part: StoredPart) -> None:
+        """Nobody will read it again."""
         self._place.delete(part.file)
 
 
@@ -105,6 +103,3 @@ class StageFiles:
 
     def read(self, part: StoredPart) -> bytes:
         return self._store.read_part(part)
-
-    def forget(self, part: StoredPart) -> None:
-        pass

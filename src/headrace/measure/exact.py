@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.measure.aggregator import Answers
@@ -16,18 +17,23 @@ from headrace.measure.limbs import (
     LimbRange,
     carry,
     magnitude,
+    put_runs,
+    run_limbs,
     split_double,
+    take_runs,
     to_double,
     widened,
 )
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words, is_float, is_wide
+from headrace.state.ragged import Ragged, beside, reach
 from headrace.state.tables import Tables
 
 # What an answer is.
 SUM, AVERAGE = 0, 1
 # Values that are no numbers are counted aside, so that they leave with their event.
 NAN, PLUS_INFINITY, MINUS_INFINITY, NUMBERS = 0, 1, 2, 3
+COUNTS = 4
 
 
 @kernel
@@ -183,31 +189,72 @@ def push_integers(
     return -1
 
 
+def counts_kept(type: pa.DataType) -> Ints:
+    """The counts that a type needs: only doubles can be no number."""
+    return np.arange(0 if is_float(type) else NUMBERS, COUNTS)
+
+
+def take_counts(counts: Ints, slots: Ints, kept: Ints) -> tuple[Ragged, npt.NDArray[np.bool_]]:
+    """The kept counts of these slots, and which of the slots are not empty."""
+    rows = counts[slots[:, None], kept]
+    some = np.asarray(rows.any(axis=1))
+    return Ragged.of_rows(rows, np.where(some, len(kept), 0)), some
+
+
+def put_counts(counts: Ints, slots: Ints, kept: Ints, groups: Ragged) -> tuple[Ints, Ragged]:
+    """Set the counts; gives the slots that are not empty, and the words that follow the counts there."""
+    some = np.flatnonzero(groups.lengths)
+    slots = slots[some]
+    head, rest = groups.pick(some).cut(np.full(len(some), len(kept), np.int64))
+    counts[slots[:, None], kept] = head.words.reshape(-1, len(kept))
+    return slots, rest
+
+
 class ExactTotals:
     """The exact total and the count of every slot, for one argument type."""
 
     def __init__(self, type: pa.DataType):
         self._double = is_float(type)
+        self._size = 0 if self._double else (DECIMAL_LIMBS if is_wide(type) else INTEGER_LIMBS) + CARRY_LIMBS
+        self._kept = counts_kept(type)
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
         self._range = LimbRange()
-        size = 0 if self._double else (DECIMAL_LIMBS if is_wide(type) else INTEGER_LIMBS) + CARRY_LIMBS
-        self._limbs: Ints = np.zeros((0, size), np.int64)
-        self._counts: Ints = np.zeros((0, 4), np.int64)
+        self._limbs: Ints = np.zeros((0, self._size), np.int64)
+        self._counts: Ints = np.zeros((0, COUNTS), np.int64)
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self._limbs = grown(self._limbs, slots)
-        self._counts = grown(self._counts, slots)
+        self._limbs, self._counts = grown(self._limbs, slots), grown(self._counts, slots)
+        self._slots = max(self._slots, slots)
 
     def dump(self) -> Tables:
-        return {"limbs": self._limbs.copy(), "counts": self._counts.copy(), **self._range.dump()}
+        return {"limbs": self._limbs[: self._slots], "counts": self._counts[: self._slots], **self._range.dump()}
 
     def restore(self, tables: Tables) -> None:
-        self._limbs, self._counts = tables["limbs"], tables["counts"]
+        self._limbs, self._counts, self._slots = tables["limbs"], tables["counts"], len(tables["counts"])
         self._range.restore(tables)
 
-    def push_doubles(self, steps: Steps, values: Words, out: Answers, answer: int) -> None:
-        more = self._range.cover(values.word, values.valid)
+    def take_groups(self, slots: Ints) -> Ragged:
+        """The counts, then the total as a run of limbs."""
+        self.grow(reach(slots))
+        counts, some = take_counts(self._counts, slots, self._kept)
+        return beside([counts, take_runs(self._limbs, self._range.base, slots[some]).spread(some)])
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        slots, runs = put_counts(self._counts, slots, self._kept, groups)
+        if self._double:
+            self._widen(self._range.cover_limbs(*run_limbs(runs.heads())))
+        put_runs(self._limbs, self._range.base, slots, runs)
+
+    def _widen(self, more: tuple[int, int] | None) -> None:
         if more:
             self._limbs = widened(self._limbs, *more)
+
+    def push_doubles(self, steps: Steps, values: Words, out: Answers, answer: int) -> None:
+        self._widen(self._range.cover(values.word, values.valid))
         push_doubles(
             steps.kind, steps.slot, steps.row, values.word, values.valid,
             self._limbs, self._range.base, self._counts, out.word, out.valid, answer,

@@ -29,8 +29,9 @@ from headrace.measure.queue import (
     unlink,
 )
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
-from headrace.measure.treap import MAJOR, MINOR, WEIGHT, Treaps, erase, insert, kth
+from headrace.measure.treap import COPIES, MAJOR, MINOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, from_words
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under
 
 
@@ -111,7 +112,7 @@ class InOrderExtremum(Extremum):
     """For events that come in the order of their times."""
 
     def _prepare_values(self) -> None:
-        self._queues = Queues()
+        self._queues = Queues((VALUE, NUMBER))
 
     def grow(self, slots: int) -> None:
         self._queues.grow(slots)
@@ -122,6 +123,15 @@ class InOrderExtremum(Extremum):
     def restore(self, tables: Tables) -> None:
         self._codes.restore(part_of("codes", tables))
         self._queues.restore(part_of("values", tables))
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        return self._queues.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self._queues.put_groups(slots, groups)
+
+    def clear_groups(self) -> None:
+        self._queues.clear_groups()
 
     def push(self, steps: Steps, values: Words) -> None:
         self._queues.reserve(int((steps.kind <= INSERT).sum()))
@@ -137,7 +147,7 @@ class AnyOrderExtremum(Extremum):
     """For events that may be late."""
 
     def _prepare_values(self) -> None:
-        self._treaps = Treaps()
+        self._treaps = Treaps((MINOR if self._codes.by_bytes else MAJOR, COPIES))
 
     def grow(self, slots: int) -> None:
         self._treaps.grow(slots)
@@ -148,6 +158,15 @@ class AnyOrderExtremum(Extremum):
     def restore(self, tables: Tables) -> None:
         self._codes.restore(part_of("codes", tables))
         self._treaps.restore(part_of("values", tables))
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        return self._treaps.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self._treaps.put_groups(slots, groups)
+
+    def clear_groups(self) -> None:
+        self._treaps.clear_groups()
 
     def push(self, steps: Steps, values: Words) -> None:
         self._treaps.reserve(int((steps.kind <= INSERT).sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,7 +99,9 @@ class WindowLeaf:
     def dump(self) -> Tables:
         return dump_all(self.aggregators)
 
-    def restore(self, tables: Tables, newest: int, aggregators: Sequence[Aggregator]) -> None:
+    def restore(
+        self, tables: Tables, newest: int, aggregators: Sequence[Aggregator], current: Callable[[Ints], Ints]
+    ) -> None:
         """These aggregators go on; `newest` is the latest time that was answered."""
         self._newest = newest
         restore_all(aggregators, tables)

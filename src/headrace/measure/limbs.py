@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.measure.jit import Flags, Ints, Word, kernel
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 
 MASK = 0xFFFFFFFF
@@ -181,7 +182,10 @@ class LimbRange:
 
     def cover(self, words: Ints, valid: Flags) -> tuple[int, int] | None:
         """Widen for these doubles; None if nothing changed, else how many limbs come (below, above)."""
-        low, high = double_limb_range(words, valid)
+        return self.cover_limbs(*double_limb_range(words, valid))
+
+    def cover_limbs(self, low: int, high: int) -> tuple[int, int] | None:
+        """Widen for numbers that touch the limbs low … high (none if high is less), as `cover` does."""
         if high < low:
             low = high = self.base
         top = high + 1 + CARRY_LIMBS
@@ -201,3 +205,82 @@ def widened(limbs: Ints, below: int, above: int) -> Ints:
     wide = np.zeros((len(limbs), limbs.shape[1] + below + above), np.int64)
     wide[:, below : below + limbs.shape[1]] = limbs
     return wide
+
+
+# ------------------------------------------------------------------ limb runs
+# A sum as words of its own: where it starts and how many limbs follow, in one word, then those limbs, the first and
+# the last of which are not zero; all of them have the sign of the sum. So a sum is the same words in every range.
+
+_COUNT_BITS = 16
+
+
+@kernel
+def _measure_runs(limbs: Ints, base: int, slots: Ints, heads: Ints) -> None:
+    """Carry the sums, and write the head of each."""
+    scratch = np.zeros(limbs.shape[1], np.int64)
+    for i in range(len(slots)):
+        carry(limbs[slots[i]])
+        magnitude(limbs[slots[i]], scratch)
+        first, end = 0, len(scratch)
+        while end > 0 and scratch[end - 1] == 0:
+            end -= 1
+        while first < end and scratch[first] == 0:
+            first += 1
+        heads[i] = (((base + first) << _COUNT_BITS) | (end - first)) if end > first else 0
+
+
+@kernel
+def _take_runs(limbs: Ints, base: int, slots: Ints, heads: Ints, words: Ints) -> None:
+    scratch = np.zeros(limbs.shape[1], np.int64)
+    at = 0
+    for i in range(len(slots)):
+        words[at] = heads[i]
+        at += 1
+        count = heads[i] & ((1 << _COUNT_BITS) - 1)
+        if count:
+            first = (heads[i] >> _COUNT_BITS) - base
+            sign = magnitude(limbs[slots[i]], scratch)
+            for j in range(count):
+                words[at] = sign * scratch[first + j]
+                at += 1
+
+
+@kernel
+def _put_runs(limbs: Ints, base: int, slots: Ints, words: Ints) -> None:
+    at = 0
+    for i in range(len(slots)):
+        first, count = (words[at] >> _COUNT_BITS) - base, words[at] & ((1 << _COUNT_BITS) - 1)
+        at += 1
+        for j in range(count):
+            limbs[slots[i], first + j] = words[at]
+            at += 1
+
+
+def take_runs(limbs: Ints, base: int, slots: Ints) -> Ragged:
+    """The sums of these slots as runs. The sums are carried on the way."""
+    heads = np.zeros(len(slots), np.int64)
+    if limbs.shape[1]:
+        _measure_runs(limbs, base, slots, heads)
+    lengths = run_lengths(heads)
+    words = np.empty(int(lengths.sum()), np.int64)
+    _take_runs(limbs, base, slots, heads, words)
+    return Ragged(lengths, words)
+
+
+def put_runs(limbs: Ints, base: int, slots: Ints, runs: Ragged) -> None:
+    """Set the sums of these slots, which are zero; every one has a run, and the limbs reach far enough."""
+    _put_runs(limbs, base, slots, runs.words)
+
+
+def run_lengths(heads: Ints) -> Ints:
+    """How many words runs have, by the first word of each."""
+    return 1 + (heads & ((1 << _COUNT_BITS) - 1))
+
+
+def run_limbs(heads: Ints) -> tuple[int, int]:
+    """The lowest and the highest limb of runs, by the first word of each; (0, -1) if all sums are zero."""
+    heads = heads[heads != 0]
+    if not len(heads):
+        return 0, -1
+    first = heads >> _COUNT_BITS
+    return int(first.min()), int((first + run_lengths(heads) - 2).max())

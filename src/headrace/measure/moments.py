@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from headrace.measure.exact import NUMBERS, special
+from headrace.measure.exact import COUNTS, NUMBERS, counts_kept, put_counts, special, take_counts
 from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.limbs import (
     CARRY_LIMBS,
@@ -21,13 +21,18 @@ from headrace.measure.limbs import (
     LimbRange,
     carry,
     magnitude,
+    put_runs,
+    run_lengths,
+    run_limbs,
     split_double,
     split_integer,
+    take_runs,
     top_bits,
     widened,
 )
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words, is_float
+from headrace.state.ragged import Ragged, beside, reach
 from headrace.state.tables import Tables
 
 
@@ -121,31 +126,59 @@ class ExactMoments:
     def __init__(self, type: pa.DataType):
         self._double = is_float(type)
         self._scale = float(10**type.scale) if pa.types.is_decimal(type) else 1.0
+        self._size = 0 if self._double else DECIMAL_LIMBS + CARRY_LIMBS
+        self._kept = counts_kept(type)
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
         self._range = LimbRange()
-        size = 0 if self._double else DECIMAL_LIMBS + CARRY_LIMBS
-        self._sums: Ints = np.zeros((0, size), np.int64)
-        self._squares: Ints = np.zeros((0, 2 * size + 1), np.int64)
-        self._counts: Ints = np.zeros((0, 4), np.int64)
+        self._sums: Ints = np.zeros((0, self._size), np.int64)
+        self._squares: Ints = np.zeros((0, 2 * self._size + 1), np.int64)
+        self._counts: Ints = np.zeros((0, COUNTS), np.int64)
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self._sums = grown(self._sums, slots)
-        self._squares = grown(self._squares, slots)
-        self._counts = grown(self._counts, slots)
+        self._sums, self._squares = grown(self._sums, slots), grown(self._squares, slots)
+        self._counts, self._slots = grown(self._counts, slots), max(self._slots, slots)
 
     def dump(self) -> Tables:
-        sums, squares = self._sums.copy(), self._squares.copy()
-        return {"sums": sums, "squares": squares, "counts": self._counts.copy(), **self._range.dump()}
+        state = {"sums": self._sums, "squares": self._squares, "counts": self._counts}
+        return {**{name: table[: self._slots] for name, table in state.items()}, **self._range.dump()}
 
     def restore(self, tables: Tables) -> None:
         self._sums, self._squares, self._counts = (tables["sums"], tables["squares"], tables["counts"])
+        self._slots = len(self._counts)
         self._range.restore(tables)
 
-    def push(self, steps: Steps, values: Words, out: Ints, out_valid: Flags) -> None:
-        more = self._range.cover(values.word, values.valid) if self._double else None
+    def take_groups(self, slots: Ints) -> Ragged:
+        """The counts, then the sum and the sum of squares as runs of limbs."""
+        self.grow(reach(slots))
+        counts, some = take_counts(self._counts, slots, self._kept)
+        base, present = self._range.base, slots[some]
+        runs = take_runs(self._sums, base, present), take_runs(self._squares, 2 * base, present)
+        return beside([counts, *(run.spread(some) for run in runs)])
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        slots, runs = put_counts(self._counts, slots, self._kept, groups)
+        sums, squares = runs.cut(run_lengths(runs.heads()))
+        if self._double:
+            # A square takes twice the limbs of its value, and sums of squares never cancel out: they are wide enough.
+            low, high = run_limbs(squares.heads())
+            self._widen(self._range.cover_limbs(low // 2, high // 2))
+            self._widen(self._range.cover_limbs(*run_limbs(sums.heads())))
+        put_runs(self._sums, self._range.base, slots, sums)
+        put_runs(self._squares, 2 * self._range.base, slots, squares)
+
+    def _widen(self, more: tuple[int, int] | None) -> None:
         if more:
             below, above = more
             self._sums = widened(self._sums, below, above)
             self._squares = widened(self._squares, 2 * below, 2 * above)
+
+    def push(self, steps: Steps, values: Words, out: Ints, out_valid: Flags) -> None:
+        if self._double:
+            self._widen(self._range.cover(values.word, values.valid))
         push_moments(
             steps.kind, steps.slot, steps.row, values.word, values.high, values.valid,
             self._sums, self._squares, self._range.base, self._double, self._counts, out, out_valid, self._scale,

@@ -7,12 +7,14 @@ import numpy as np
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
-from headrace.measure.words import Words
+from headrace.measure.words import Words, is_wide
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 
 # Columns of the state, by slot: how many events are in the window, then two records of four.
 _EVENTS, _LAST, _PREV = 0, 1, 5
 _WORD, _HIGH, _VALID, _TIME = 0, 1, 2, 3
+_COLUMNS = 9
 
 
 @kernel
@@ -60,16 +62,34 @@ class Newest(Aggregator):
     rank: int
 
     def prepare(self) -> None:
-        self._state: Ints = np.zeros((0, 9), np.int64)
+        record = (_WORD, _HIGH, _VALID, _TIME) if is_wide(self.type) else (_WORD, _VALID, _TIME)
+        self._record = len(record)
+        self._kept = np.array([_EVENTS, *(_LAST + c for c in record), *(_PREV + c for c in record)], np.int64)
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
+        self._state: Ints = np.zeros((0, _COLUMNS), np.int64)
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self._state = grown(self._state, slots)
+        self._state, self._slots = grown(self._state, slots), max(self._slots, slots)
 
     def dump(self) -> Tables:
-        return {"newest": self._state.copy()}
+        return {"newest": self._state[: self._slots]}
 
     def restore(self, tables: Tables) -> None:
-        self._state = tables["newest"]
+        self._state, self._slots = tables["newest"], len(tables["newest"])
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        """How many events there are, and the records of the newest two as far as they are there."""
+        self.grow(reach(slots))
+        events = self._state[slots, _EVENTS]
+        records = np.minimum(events, 2)
+        return Ragged.of_rows(self._state[slots[:, None], self._kept], (events > 0) + records * self._record)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        self._state[slots[:, None], self._kept] = groups.to_rows(len(self._kept))
 
     def push(self, steps: Steps, values: Words) -> None:
         out = self.answers

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from headrace.measure.jit import Ints, Word, grown, kernel
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 
 # Rows of the node matrix.
@@ -15,18 +18,23 @@ OLDEST, NEWEST = 0, 1
 NONE = -1
 
 
+# What `free` holds: how many nodes were given back, the first node that was never used, the nodes given back.
+GIVEN_BACK, NEVER_USED, FIRST_FREE = 0, 1, 2
+
+
 @kernel
 def take_node(free: Ints) -> Word:
-    """free[0] is how many free nodes follow it."""
-    node = free[free[0]]
-    free[0] -= 1
-    return node
+    if free[GIVEN_BACK]:
+        free[GIVEN_BACK] -= 1
+        return free[FIRST_FREE + free[GIVEN_BACK]]
+    free[NEVER_USED] += 1
+    return free[NEVER_USED] - 1
 
 
 @kernel
 def give_node(free: Ints, node: int) -> None:
-    free[0] += 1
-    free[free[0]] = node
+    free[FIRST_FREE + free[GIVEN_BACK]] = node
+    free[GIVEN_BACK] += 1
 
 
 @kernel
@@ -67,37 +75,96 @@ def fill_node(nodes: Ints, node: int, value: int, valid: int, time: int, number:
     nodes[node, NUMBER] = number
 
 
+@kernel
+def _lengths(nodes: Ints, ends: Ints, slots: Ints, lengths: Ints) -> None:
+    for i in range(len(slots)):
+        node = ends[slots[i], OLDEST]
+        while node != NONE:
+            lengths[i] += 1
+            node = nodes[node, NEXT]
+
+
+@kernel
+def _take(nodes: Ints, ends: Ints, slots: Ints, kept: Ints, words: Ints) -> None:
+    at = 0
+    for i in range(len(slots)):
+        node = ends[slots[i], OLDEST]
+        while node != NONE:
+            for j in range(len(kept)):
+                words[at] = nodes[node, kept[j]]
+                at += 1
+            node = nodes[node, NEXT]
+
+
+@kernel
+def _put(nodes: Ints, ends: Ints, free: Ints, slots: Ints, kept: Ints, lengths: Ints, words: Ints) -> None:
+    at = 0
+    for i in range(len(slots)):
+        for _ in range(lengths[i]):
+            node = take_node(free)
+            fill_node(nodes, node, 0, 0, 0, 0)
+            for j in range(len(kept)):
+                nodes[node, kept[j]] = words[at]
+                at += 1
+            link_after(nodes, ends, slots[i], ends[slots[i], NEWEST], node)
+
+
 class Queues:
     """The pool: `nodes`, the `ends` of every slot's queue, and the `free` nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Sequence[int] = (VALUE, VALID, TIME, NUMBER)) -> None:
+        """`kept`: the columns of a node that its user reads; the others are 0 after a group was put back."""
+        self._kept = np.array(kept, np.int64)
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
         self.nodes: Ints = np.zeros((0, NODE_ROWS), np.int64)
         self.ends: Ints = np.zeros((0, 2), np.int64)
-        self.free: Ints = np.zeros(1, np.int64)
+        self.free: Ints = no_free_nodes()
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self.ends = grown(self.ends, slots, fill=NONE)
+        self.ends, self._slots = grown(self.ends, slots, fill=NONE), max(self._slots, slots)
 
     def dump(self) -> Tables:
-        return {"nodes": self.nodes.copy(), "ends": self.ends.copy(), "free": self.free[: self.free[0] + 1].copy()}
+        used, free = pool_in_use(self.nodes, self.free)
+        return {"nodes": used, "ends": self.ends[: self._slots], "free": free}
 
     def restore(self, tables: Tables) -> None:
-        self.nodes, self.ends, self.free = (tables["nodes"], tables["ends"], tables["free"])
-        self.free = grown(self.free, len(self.nodes) + 1)
+        self.nodes, self.ends, self._slots = tables["nodes"], tables["ends"], len(tables["ends"])
+        self.free = grown(tables["free"], len(self.nodes) + FIRST_FREE)
 
     def reserve(self, count: int) -> None:
         """Have `count` free nodes."""
         self.nodes, self.free = reserve_nodes(self.nodes, self.free, count)
 
+    def take_groups(self, slots: Ints) -> Ragged:
+        """The kept columns of the nodes of each queue, from the oldest to the newest."""
+        self.grow(reach(slots))
+        lengths = np.zeros(len(slots), np.int64)
+        _lengths(self.nodes, self.ends, slots, lengths)
+        lengths *= len(self._kept)
+        words = np.empty(int(lengths.sum()), np.int64)
+        _take(self.nodes, self.ends, slots, self._kept, words)
+        return Ragged(lengths, words)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        lengths = groups.lengths // len(self._kept)
+        self.reserve(int(lengths.sum()))
+        _put(self.nodes, self.ends, self.free, slots, self._kept, lengths, groups.words)
+
+
+def no_free_nodes() -> Ints:
+    return np.zeros(FIRST_FREE, np.int64)
+
+
+def pool_in_use(nodes: Ints, free: Ints) -> tuple[Ints, Ints]:
+    """The nodes that were ever used, and what is free among them: views."""
+    return nodes[: free[NEVER_USED]], free[: FIRST_FREE + free[GIVEN_BACK]]
+
 
 def reserve_nodes(nodes: Ints, free: Ints, count: int) -> tuple[Ints, Ints]:
-    """The pool with at least `count` free nodes; free[0] says how many follow it."""
-    have, total = int(free[0]), len(nodes)
-    if have >= count:
-        return nodes, free
-    nodes = grown(nodes, total + count - have)
-    added = len(nodes) - total
-    free = grown(free, len(nodes) + 1)
-    free[have + 1 : have + 1 + added] = np.arange(total, len(nodes))[::-1]
-    free[0] = have + added
-    return nodes, free
+    """The pool with at least `count` free nodes."""
+    nodes = grown(nodes, int(free[NEVER_USED]) + count - int(free[GIVEN_BACK]))
+    return nodes, grown(free, len(nodes) + FIRST_FREE)

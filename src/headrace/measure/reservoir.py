@@ -9,13 +9,13 @@ are many of those, the chunks they belong to are written anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from headrace.measure.chunk_files import ChunkFiles, ScratchFiles, chunk_bytes, chunk_of, in_background
+from headrace.measure.chunks import CLOSURE, Chunk, ChunkWriter, merged
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
 from headrace.state.store import StoredPart
@@ -23,10 +23,6 @@ from headrace.state.tables import AppendOnly, Tables
 
 CHUNK_EVENTS: Final = 1 << 16
 MEMORY_BYTES: Final = 256 << 20
-CLOSURE: Final = 600_000_000
-_MOST_IN_TRANSITION: Final = 4
-_FILES_TO_JOIN: Final = 8
-_LARGE_FILE: Final = 128 << 20
 
 Slice = tuple[Ints, "Position", bool]
 
@@ -37,28 +33,6 @@ class Position:
 
     chunk: int
     offset: int
-
-
-@dataclass
-class _Chunk:
-    """Events in order. `matrix` has spare columns at the end while the chunk is the open one; None if on disk only.
-
-    `size`, `first` and `last` count late events that are kept beside the file.
-    """
-
-    serial: int
-    matrix: Ints | None
-    size: int
-    first: int
-    last: int
-    layout: int
-    touched: int = 0
-    stored: StoredPart | None = None
-    in_file: tuple[int, int, int] = (0, 0, 0)
-    """Events, first and last time of what is stored."""
-    packing: Future[bytes] | None = None
-    loading: Future[Ints] | None = None
-    passed: bool = False
 
 
 class EventReservoir:
@@ -76,10 +50,9 @@ class EventReservoir:
         self._rows = rows
         self.chunk_events = chunk_events
         self._resident = max(4, memory_bytes // (8 * rows * chunk_events))
-        self._chunks: list[_Chunk] = []
-        self._durable = files is not None
-        self.files = files
-        self.closure = closure
+        self._chunks: list[Chunk] = []
+        self.writer = None if files is None else ChunkWriter(files, closure)
+        self._scratch: ScratchFiles | None = None
         self._clock = 0
         self._serial = 0
         self._late: Ints = np.zeros((rows, 0), np.int64)
@@ -87,8 +60,6 @@ class EventReservoir:
         self._late_generation = 0
         self._shared: dict[tuple[Position, int, int], Slice] = {}
         self._standing: set[int] = set()
-        self._writing: list[tuple[list[_Chunk], Future[tuple[StoredPart, list[StoredPart]]]]] = []
-        self._whole: dict[str, StoredPart] = {}
         self.layout = 0
         self.convert: Callable[[int, Ints], Ints] | None = None
         self.reads = 0
@@ -127,7 +98,8 @@ class EventReservoir:
             start = int(np.searchsorted(events[TIME_ROW], self._chunks[-1].last, side="left"))
             self._insert(events[:, :start])
         self._append(events[:, start:])
-        self._close()
+        if self.writer is not None:
+            self.writer.close(self._chunks)
         self._evict()
 
     def settle(self) -> None:
@@ -154,10 +126,10 @@ class EventReservoir:
             chunk.last = int(events[TIME_ROW, done + take - 1])
             done += take
 
-    def _new_chunk(self, matrix: Ints, size: int) -> _Chunk:
+    def _new_chunk(self, matrix: Ints, size: int) -> Chunk:
         self._serial += 1
         first, last = (int(matrix[TIME_ROW, 0]), int(matrix[TIME_ROW, size - 1])) if size else (0, 0)
-        return _Chunk(self._serial, matrix, size, first, last, self.layout, touched=self._clock)
+        return Chunk(self._serial, matrix, size, first, last, self.layout, touched=self._clock)
 
     def _insert(self, late: Ints) -> None:
         """Late events, in order: each goes into the last chunk that starts no later than it (or the first one)."""
@@ -165,7 +137,7 @@ class EventReservoir:
             firsts = np.array([chunk.first for chunk in self._chunks])
             index = max(0, int(np.searchsorted(firsts, late[TIME_ROW, -1], side="right")) - 1)
             mine = 0 if index == 0 else int(np.searchsorted(late[TIME_ROW], firsts[index], side="left"))
-            if self._durable and self._chunks[index].stored is not None:
+            if self.writer is not None and self._chunks[index].stored is not None:
                 self._keep_beside(self._chunks[index], late[:, mine:])
             else:
                 self._merge(index, late[:, mine:])
@@ -173,14 +145,11 @@ class EventReservoir:
         if self._late.shape[1] > self.chunk_events:
             self._fold()
 
-    def _keep_beside(self, chunk: _Chunk, late: Ints) -> None:
+    def _keep_beside(self, chunk: Chunk, late: Ints) -> None:
         self._late = np.concatenate([self._late, late], axis=1)
         self._late_serial = np.concatenate([self._late_serial, np.full(late.shape[1], chunk.serial)])
-        chunk.size += late.shape[1]
-        chunk.first = min(chunk.first, int(late[TIME_ROW, 0]))
-        chunk.last = max(chunk.last, int(late[TIME_ROW, -1]))
-        if chunk.loading is not None:
-            chunk.loading = None
+        chunk.add_late(late[TIME_ROW])
+        chunk.loading = None
         if chunk.matrix is not None:
             chunk.matrix = merged(chunk.matrix, late)
 
@@ -194,8 +163,11 @@ class EventReservoir:
         chunk = self._chunks[index]
         pieces = np.array_split(matrix, -(-matrix.shape[1] // (2 * self.chunk_events)), axis=1)
         self._chunks[index : index + 1] = [self._new_chunk(np.ascontiguousarray(p), p.shape[1]) for p in pieces]
-        if chunk.stored is not None and self.files is not None:
-            self.files.forget(chunk.stored)
+        self._forget(chunk)
+
+    def _forget(self, chunk: Chunk) -> None:
+        if chunk.stored is not None and self._scratch is not None:
+            self._scratch.forget(chunk.stored)
 
     def _fold(self) -> None:
         """Write the chunks that have late events beside them anew."""
@@ -211,8 +183,7 @@ class EventReservoir:
         while keep < len(self._chunks) - 1 and self._chunks[keep].last <= edge:
             chunk = self._chunks[keep]
             self.dropped_until = chunk.last
-            if chunk.stored is not None and self.files is not None:
-                self.files.forget(chunk.stored)
+            self._forget(chunk)
             keep += 1
         if keep:
             gone = np.isin(self._late_serial, [chunk.serial for chunk in self._chunks[:keep]])
@@ -333,7 +304,7 @@ class EventReservoir:
 
     # ------------------------------------------------------------------ memory
 
-    def _load(self, chunk: _Chunk) -> Ints:
+    def _load(self, chunk: Chunk) -> Ints:
         self._clock += 1
         self.reads += 1
         chunk.touched = self._clock
@@ -344,16 +315,17 @@ class EventReservoir:
             chunk.passed = False
         return chunk.matrix
 
-    def _read(self, chunk: _Chunk, late: Ints) -> Ints:
+    def _read(self, chunk: Chunk, late: Ints) -> Ints:
+        files: ChunkFiles | None = self._scratch if self.writer is None else self.writer.files
         assert chunk.stored is not None
-        assert self.files is not None
-        matrix = chunk_of(self.files.read(chunk.stored))
+        assert files is not None
+        matrix = chunk_of(files.read(chunk.stored))
         if chunk.layout != self.layout:
             assert self.convert is not None
             matrix = self.convert(chunk.layout, matrix)
         return merged(matrix, late) if late.shape[1] else matrix
 
-    def _late_of(self, chunk: _Chunk) -> Ints:
+    def _late_of(self, chunk: Chunk) -> Ints:
         return self._late[:, self._late_serial == chunk.serial]
 
     def _evict(self) -> None:
@@ -361,7 +333,8 @@ class EventReservoir:
         resident = [chunk for chunk in self._chunks[:-1] if chunk.matrix is not None]
         left = []
         for chunk in resident:
-            if chunk.stored is not None and self._durable and chunk.passed and chunk.serial not in self._standing:
+            passed = chunk.passed and chunk.serial not in self._standing
+            if self.writer is not None and chunk.stored is not None and passed:
                 chunk.matrix = None
             else:
                 left.append(chunk)
@@ -369,80 +342,35 @@ class EventReservoir:
         if excess <= 0:
             return
         for chunk in sorted(left, key=lambda c: c.touched)[:excess]:
-            if chunk.stored is None and not self._durable:
-                self.files = self.files or ScratchFiles()
-                assert chunk.matrix is not None
-                _, [chunk.stored] = self.files.write([chunk_bytes(chunk.matrix[:, : chunk.size])])
+            if chunk.stored is None and self.writer is None:
+                self._scratch = self._scratch or ScratchFiles()
+                _, [chunk.stored] = self._scratch.write([chunk_bytes(chunk.events)])
             if chunk.stored is not None:
                 chunk.matrix = None
 
     # -------------------------------------------------------------------- keep
 
-    def _close(self) -> None:
-        """Full chunks that are past the closure delay, or too many, are packed in the background."""
-        if not self._durable or not self._chunks:
-            return
-        newest = self._chunks[-1].last
-        waiting = [chunk for chunk in self._chunks[:-1] if chunk.stored is None and chunk.packing is None]
-        for i, chunk in enumerate(waiting):
-            if newest - chunk.last > self.closure or len(waiting) - i > _MOST_IN_TRANSITION:
-                assert chunk.matrix is not None
-                chunk.packing = in_background(chunk_bytes, chunk.matrix[:, : chunk.size])
-
     def flush(self) -> None:
-        """Begin to write the chunks that are closed; `dump` waits for it. Small files are joined on the way."""
-        packed = [chunk for chunk in self._chunks if chunk.packing is not None]
-        small = self._small_files()
-        joining = [chunk for chunk in self._chunks if chunk.stored is not None and chunk.stored.file in small]
-        if packed or joining:
-            self._writing.append(([*joining, *packed], in_background(self._write, joining, packed)))
-
-    def _write(self, joining: Sequence[_Chunk], packed: Sequence[_Chunk]) -> tuple[StoredPart, list[StoredPart]]:
-        assert self.files is not None
-        contents = [self.files.read(chunk.stored) for chunk in joining if chunk.stored is not None]
-        contents += [chunk.packing.result() for chunk in packed if chunk.packing is not None]
-        return self.files.write(contents)
-
-    def _small_files(self) -> set[str]:
-        """The newest files, if there are enough of about the same size: joining them keeps files few."""
-        sizes: dict[str, int] = {}
-        for chunk in self._chunks:
-            if chunk.stored is not None:
-                sizes[chunk.stored.file] = sizes.get(chunk.stored.file, 0) + chunk.stored.size_bytes
-        newest = list(sizes.items())[-_FILES_TO_JOIN:]
-        if len(newest) < _FILES_TO_JOIN or sum(size for _, size in newest) > _LARGE_FILE:
-            return set()
-        largest, smallest = max(size for _, size in newest), min(size for _, size in newest)
-        return {file for file, _ in newest} if largest < _FILES_TO_JOIN * smallest else set()
+        """Begin to write the chunks that are closed; `dump` waits for it."""
+        if self.writer is not None:
+            self.writer.flush(self._chunks)
 
     def dump(self) -> tuple[Tables, list[StoredPart]]:
         """Tables: the chunks that are not closed, late events beside closed ones, where closed ones are. And files."""
-        self._finish_writing()
-        closed = [chunk for chunk in self._chunks if chunk.stored is not None]
-        numbers = {name: i for i, name in enumerate(dict.fromkeys(c.stored.file for c in closed if c.stored))}
-        self._whole = {name: self._whole[name] for name in numbers}
+        assert self.writer is not None
+        self.writer.finish()
+        index, files = self.writer.index(self._chunks)
         tables: Tables = {
             "order": np.array([chunk.serial for chunk in self._chunks], np.int64),
-            "index": np.array([_entry(chunk, numbers) for chunk in closed], np.int64).reshape(-1, _ENTRY_WORDS),
+            "index": index,
             "counters": np.array([self._serial, self._late_generation, *self._dropped()], np.int64),
             f"late.{self._late_generation}": AppendOnly(self._late.T),
             f"late-of.{self._late_generation}": AppendOnly(self._late_serial),
         }
         for chunk in self._chunks:
             if chunk.stored is None:
-                assert chunk.matrix is not None
-                tables[f"chunk-{chunk.serial}"] = AppendOnly(chunk.matrix[:, : chunk.size].T)
-        return tables, list(self._whole.values())
-
-    def _finish_writing(self) -> None:
-        for chunks, writing in self._writing:
-            whole, parts = writing.result()
-            self._whole[whole.file] = whole
-            for chunk, part in zip(chunks, parts, strict=True):
-                if chunk.stored is None:
-                    chunk.in_file = (chunk.size, chunk.first, chunk.last)
-                chunk.stored, chunk.packing = part, None
-        self._writing.clear()
+                tables[f"chunk-{chunk.serial}"] = AppendOnly(chunk.events.T)
+        return tables, files
 
     def _dropped(self) -> tuple[int, int]:
         return (0, 0) if self.dropped_until is None else (1, self.dropped_until)
@@ -452,50 +380,27 @@ class EventReservoir:
         counters = [int(value) for value in tables["counters"]]
         self._serial, self._late_generation = counters[:2]
         self.dropped_until = counters[3] if counters[2] else None
-        self._whole = {file.file: file for file in files}
-        chunks = {chunk.serial: chunk for chunk in (_closed(row, files) for row in tables["index"].tolist())}
+        assert self.writer is not None
+        chunks = {chunk.serial: chunk for chunk in self.writer.found(tables["index"], files)}
         for name, table in tables.items():
             if name.startswith("chunk-"):
                 serial, matrix = int(name.removeprefix("chunk-")), np.ascontiguousarray(table.T)
                 times = matrix[TIME_ROW]
-                chunk = chunks[serial] = _Chunk(serial, matrix, len(times), int(times[0]), int(times[-1]), layout)
+                chunk = chunks[serial] = Chunk(serial, matrix, len(times), int(times[0]), int(times[-1]), layout)
                 if layout != self.layout:  # a change of layout closes all chunks
                     chunk.packing = in_background(chunk_bytes, matrix)
-                    chunk.matrix = self._current(matrix, layout)
+                    chunk.matrix = self.current(matrix, layout)
         for chunk in chunks.values():
             self.layout_ends[chunk.layout] = max(chunk.last, self.layout_ends.get(chunk.layout, chunk.last))
         self._chunks = [chunks[serial] for serial in tables["order"].tolist()]
-        self._late = self._current(np.ascontiguousarray(tables[f"late.{self._late_generation}"].T), layout)
+        self._late = self.current(np.ascontiguousarray(tables[f"late.{self._late_generation}"].T), layout)
         self._late_serial = tables[f"late-of.{self._late_generation}"]
         for serial in np.unique(self._late_serial).tolist():
-            times = self._late[TIME_ROW, self._late_serial == serial]
-            chunk = chunks[serial]
-            chunk.size += len(times)
-            chunk.first, chunk.last = min(chunk.first, int(times.min())), max(chunk.last, int(times.max()))
+            chunks[serial].add_late(self._late[TIME_ROW, self._late_serial == serial])
 
-    def _current(self, matrix: Ints, layout: int) -> Ints:
+    def current(self, matrix: Ints, layout: int) -> Ints:
+        """Events of some layout as they are read now."""
         if layout == self.layout:
             return matrix
         assert self.convert is not None
         return self.convert(layout, matrix)
-
-
-_ENTRY_WORDS: Final = 9
-
-
-def _entry(chunk: _Chunk, files: Mapping[str, int]) -> list[int]:
-    part = chunk.stored
-    assert part is not None
-    return [chunk.serial, files[part.file], part.offset, part.size_bytes, part.crc, *chunk.in_file, chunk.layout]
-
-
-def _closed(row: Sequence[int], files: Sequence[StoredPart]) -> _Chunk:
-    serial, file, offset, size_bytes, crc, events, first, last, layout = row
-    part = StoredPart(files[file].file, offset, size_bytes, crc)
-    return _Chunk(serial, None, events, first, last, layout, stored=part, in_file=(events, first, last))
-
-
-def merged(matrix: Ints, late: Ints) -> Ints:
-    """Both in the order of time; among equal times the late ones come last, as they came."""
-    both = np.concatenate([matrix, late], axis=1)
-    return np.ascontiguousarray(both[:, np.argsort(both[TIME_ROW], kind="stable")])

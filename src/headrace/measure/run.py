@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.measure.admission import NO_ARRIVAL, NO_TIME, STATUSES
 from headrace.measure.definition import Definition
 from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex
@@ -28,22 +29,43 @@ def measure_table(
     """
     plan = definition.plan(table.schema)
     answers: dict[str, pa.ChunkedArray] = {}
+    codes = unmeasured(definition, table)
     for stage in plan.stages:
-        answers.update(_run_stage(definition, stage, table, frames, memory_bytes))
+        found, more = _run_stage(definition, stage, table, frames, memory_bytes)
+        answers.update(found)
+        codes = np.maximum(codes, more)
     for metric in plan.metrics:
         table = table.append_column(metric.name, answers[metric.name])
+    if definition.status is not None:
+        reasons = definition.policy.reasons(definition.time, definition.arrival, definition.id)
+        index = pa.array(codes)
+        table = table.append_column(definition.status, pa.array(STATUSES).take(index))
+        table = table.append_column(f"{definition.status}_reason", pa.array(reasons, pa.string()).take(index))
     return table
+
+
+def unmeasured(definition: Definition, rows: pa.Table) -> Ints:
+    """Codes of rows that have no time or no arrival; OK for all others."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    if definition.arrival is not None:
+        codes[~np.asarray(rows.column(definition.arrival).is_valid())] = NO_ARRIVAL
+    codes[~np.asarray(rows.column(definition.time).is_valid())] = NO_TIME
+    return codes
 
 
 def _run_stage(
     definition: Definition, stage: Stage, table: pa.Table, frames: Sequence[int] | None, memory_bytes: int
-) -> dict[str, pa.ChunkedArray]:
+) -> tuple[dict[str, pa.ChunkedArray], Ints]:
+    """The answers of one stage, and what became of each row."""
     order, known = arrival_order(definition, stage, table)
     settings = definition.settings(memory_bytes)
     names = list(dict.fromkeys([*settings.columns, *stage.columns]))
     rows = table.select(names).take(pa.array(order)).combine_chunks()
     task = MeasureTask(stage, settings)
-    pushed = [task.push(batch) for batch in pieces(rows, frames)]
+    pushed, codes = [], [np.zeros(0, np.int64)]
+    for batch in pieces(rows, frames):
+        pushed.append(task.push(batch))
+        codes.append(task.codes)
     back = np.empty(table.num_rows, np.int64)
     back[order] = np.arange(len(order))
     index = pa.array(back, mask=~known)
@@ -51,7 +73,9 @@ def _run_stage(
     for i, metric in enumerate(stage.metrics):
         column = pa.chunked_array([answers[i] for answers in pushed], metric.type)
         found[metric.name] = column.take(index)
-    return found
+    code_of_row = np.zeros(table.num_rows, np.int64)
+    code_of_row[order] = np.concatenate(codes)
+    return found, code_of_row
 
 
 def arrival_order(definition: Definition, stage: Stage, table: pa.Table) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.measure.jit import Ints, Word, kernel
 from headrace.measure.keys import mix
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 
 # Columns of the table; a count of 0 is a free place.
@@ -74,15 +75,30 @@ def _move(old: Ints, new: Ints) -> None:
                 new[at, j] = old[i, j]
 
 
+@kernel
+def _put(table: Ints, slots: Ints, lengths: Ints, words: Ints) -> None:
+    at = 0
+    for i in range(len(slots)):
+        for _ in range(lengths[i] // 2):
+            place = find(table, slots[i], words[at])
+            table[place, SLOT] = slots[i]
+            table[place, CODE] = words[at]
+            table[place, COUNT] = words[at + 1]
+            at += 2
+
+
 class Tally:
     """The table and how many places of it are used."""
 
     def __init__(self) -> None:
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
         self.table: Ints = np.zeros((256, 3), np.int64)
         self.used: Ints = np.zeros(1, np.int64)
 
     def dump(self) -> Tables:
-        return {"table": self.table.copy(), "used": self.used.copy()}
+        return {"table": self.table, "used": self.used}
 
     def restore(self, tables: Tables) -> None:
         self.table, self.used = tables["table"], tables["used"]
@@ -94,3 +110,21 @@ class Tally:
             bigger = np.zeros((1 << (needed - 1).bit_length(), 3), np.int64)
             _move(self.table, bigger)
             self.table = bigger
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        """(code, count) of every value of each slot, by code. It looks at the whole table."""
+        place_of = np.full(reach(slots), -1, np.int64)
+        place_of[slots] = np.arange(len(slots))
+        entries = self.table[self.table[:, COUNT] != 0]
+        entries = entries[entries[:, SLOT] < len(place_of)]
+        place = place_of[entries[:, SLOT]]
+        entries, place = entries[place >= 0], place[place >= 0]
+        order = np.lexsort((entries[:, CODE], place))
+        lengths = 2 * np.bincount(place, minlength=len(slots)).astype(np.int64)
+        return Ragged(lengths, entries[order][:, [CODE, COUNT]].reshape(-1))
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        values = len(groups.words) // 2
+        self.reserve(values)
+        _put(self.table, slots, groups.lengths, groups.words)
+        self.used[0] += values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from headrace.measure.admission import (
 )
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.chunk_files import ChunkFiles
+from headrace.measure.chunks import CLOSURE
 from headrace.measure.convert import convert
 from headrace.measure.count_leaf import CountLeaf
 from headrace.measure.events import TIME_ROW, EventEncoder, EventLayout
@@ -32,12 +33,12 @@ from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch, WindowLeaf
 from headrace.measure.plan import Leaf, Stage
-from headrace.measure.reservoir import CHUNK_EVENTS, CLOSURE, MEMORY_BYTES, EventReservoir
+from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoir
 from headrace.measure.steps import NEVER
 from headrace.measure.words import is_ordered_word, to_words
 from headrace.model.ticks import DAY, FARTHEST
 from headrace.state.store import StoredPart
-from headrace.state.tables import Tables, part_of, under
+from headrace.state.tables import Tables, part_of, size_of, under
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class MeasureTask:
         numbers = np.arange(self._next_number, self._next_number + rows.num_rows)
         events = self._encoder.encode(rows, times, numbers, slots)
         batch = Batch(events, self._next_number, self._late_rows(times))
-        if self._windows:
+        if self._windows or self.reservoir.writer is not None:
             self.reservoir.push(events)
         for window in self._windows:
             window.push(batch, self.reservoir)
@@ -197,6 +198,11 @@ class MeasureTask:
 
     # ------------------------------------------------------------------ state
 
+    def go_on(self, files: ChunkFiles) -> None:
+        """From now on full chunks of events go here."""
+        assert self.reservoir.writer is not None
+        self.reservoir.writer.files = files
+
     def flush(self) -> None:
         """Begin to write what `dump` will wait for."""
         self.reservoir.flush()
@@ -213,13 +219,19 @@ class MeasureTask:
         if self._admission is not None:
             slots = self._encoder.groupings[self.stage.partitioner].slots
             tables.update(under("admission", self._admission.dump(slots)))
+        bytes_of = {"strings": size_of("texts", tables), "keys": size_of("groups", tables)}
+        bytes_of |= {"events": size_of("events", tables), "ids": size_of("admission", tables)}
         for leaf in self.leaves:
             tables.update(under(leaf.name, leaf.dump()))
+            for aggregator in leaf.aggregators:
+                name = aggregator.metric.name
+                bytes_of[f"metric {name}"] = size_of(f"{leaf.name}/{name}", tables)
         values = {
             "layouts": [asdict(layout) for layout in self.layouts],
             "metrics": {metric.name: describe(metric) for metric in self.stage.metrics},
             "reach": self.reach,
             "counts": self.counts,
+            "bytes": bytes_of,
             "groups": self.groups,
             "events": len(self.reservoir),
             "newest": None if self._newest == NEVER else self._newest,
@@ -246,15 +258,20 @@ class MeasureTask:
         if self._admission is not None:
             self._admission.restore(part_of("admission", tables))
         for leaf in self.leaves:
-            self._restore_leaf(leaf, part_of(leaf.name, tables), values["metrics"])
+            self._restore_leaf(
+                leaf, part_of(leaf.name, tables), values["metrics"], lambda e: self.reservoir.current(e, written)
+            )
 
-    def _restore_leaf(self, leaf: WindowLeaf | CountLeaf, tables: Tables, known: Mapping[str, str]) -> None:
+    def _restore_leaf(
+        self,
+        leaf: WindowLeaf | CountLeaf,
+        tables: Tables,
+        known: Mapping[str, str],
+        current: Callable[[Ints], Ints],
+    ) -> None:
         """Restore what was there under the same description; the rest begins with the events that are remembered."""
         new = [a for a in leaf.aggregators if known.get(a.metric.name) != describe(a.metric)]
-        if isinstance(leaf, CountLeaf):
-            leaf.restore(tables)
-            return
-        leaf.restore(tables, self._newest, [a for a in leaf.aggregators if a not in new])
+        leaf.restore(tables, self._newest, [a for a in leaf.aggregators if a not in new], current)
         if new and self._newest != NEVER:
             reach = leaf.backfill(new, self.reservoir, self.layouts)
             self.reach.update({a.metric.name: reach for a in new if reach is not None})
@@ -276,13 +293,12 @@ class MeasureTask:
 
     def _forget(self) -> None:
         self.reservoir.settle()
-        if not self._windows:
-            return
         earliest: int | None = self._newest
         if self._settings.may_be_late:
             earliest = None if self._admission is None else self._admission.earliest
         if earliest is not None:
-            self.reservoir.drop_until(min(window.needed_after(earliest) for window in self._windows))
+            needed = [window.needed_after(earliest) for window in self._windows]
+            self.reservoir.drop_until(min(needed, default=earliest))
 
 
 def _by_late_mode(aggregators: Sequence[Aggregator]) -> list[list[Aggregator]]:

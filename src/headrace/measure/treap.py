@@ -6,11 +6,22 @@ never on the order in which it came. Every node knows the weight below it, so th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 from headrace.measure.keys import compare_codes, mix
-from headrace.measure.queue import NONE, give_node, reserve_nodes, take_node
+from headrace.measure.queue import (
+    FIRST_FREE,
+    NONE,
+    give_node,
+    no_free_nodes,
+    pool_in_use,
+    reserve_nodes,
+    take_node,
+)
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 
 # Columns of the node matrix.
@@ -35,6 +46,11 @@ def _order(nodes: Ints, x: int, major: int, minor: int, by_bytes: bool, offsets:
 @kernel
 def _weight(nodes: Ints, x: int) -> int:
     return nodes[x, WEIGHT] if x != NONE else 0
+
+
+@kernel
+def _add_up(nodes: Ints, x: int) -> None:
+    nodes[x, WEIGHT] = nodes[x, COPIES] + _weight(nodes, nodes[x, LEFT]) + _weight(nodes, nodes[x, RIGHT])
 
 
 @kernel
@@ -67,8 +83,7 @@ def _split(
     nodes[left, left_side] = NONE
     nodes[right, right_side] = NONE
     for i in range(depth - 1, -1, -1):
-        y = path[i]
-        nodes[y, WEIGHT] = nodes[y, COPIES] + _weight(nodes, nodes[y, LEFT]) + _weight(nodes, nodes[y, RIGHT])
+        _add_up(nodes, path[i])
 
 
 @kernel
@@ -160,25 +175,106 @@ def first_nodes(nodes: Ints, root: int, k: int, path: Ints, found: Ints) -> int:
     return count
 
 
+@kernel
+def _take(nodes: Ints, roots: Ints, path: Ints, slots: Ints, kept: Ints, lengths: Ints, words: Ints) -> int:
+    """Write the kept columns of each slot's nodes, in order; gives how many words there are."""
+    at = 0
+    for i in range(len(slots)):
+        before, depth, x = at, 0, roots[slots[i]]
+        while depth > 0 or x != NONE:
+            while x != NONE:
+                path[depth] = x
+                depth += 1
+                x = nodes[x, LEFT]
+            depth -= 1
+            node = path[depth]
+            for j in range(len(kept)):
+                words[at] = nodes[node, kept[j]]
+                at += 1
+            x = nodes[node, RIGHT]
+        lengths[i] = at - before
+    return at
+
+
+@kernel
+def _build(nodes: Ints, free: Ints, path: Ints, kept: Ints, words: Ints, at: int, count: int) -> Word:
+    """The root of a tree of `count` nodes that come in order: each is hung to the right edge, which is in `path`."""
+    depth = 0
+    for _ in range(count):
+        node = take_node(free)
+        nodes[node, MAJOR], nodes[node, MINOR], nodes[node, COPIES] = 0, 0, 1
+        for j in range(len(kept)):
+            nodes[node, kept[j]] = words[at]
+            at += 1
+        nodes[node, PRIORITY] = _priority(nodes[node, MAJOR], nodes[node, MINOR])
+        below = NONE
+        while depth > 0 and nodes[path[depth - 1], PRIORITY] < nodes[node, PRIORITY]:
+            depth -= 1
+            below = path[depth]
+            _add_up(nodes, below)
+        nodes[node, LEFT] = below
+        nodes[node, RIGHT] = NONE
+        if depth > 0:
+            nodes[path[depth - 1], RIGHT] = node
+        path[depth] = node
+        depth += 1
+    for i in range(depth - 1, -1, -1):
+        _add_up(nodes, path[i])
+    return path[0]
+
+
+@kernel
+def _put(
+    nodes: Ints, roots: Ints, free: Ints, path: Ints, slots: Ints, kept: Ints, lengths: Ints, words: Ints
+) -> None:  # fmt: skip
+    at = 0
+    for i in range(len(slots)):
+        if lengths[i]:
+            roots[slots[i]] = _build(nodes, free, path, kept, words, at, lengths[i] // len(kept))
+            at += lengths[i]
+
+
 class Treaps:
     """The pool: `nodes`, the `roots` by slot, the `free` nodes, and space for a `path`."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Sequence[int] = (MAJOR, MINOR, COPIES)) -> None:
+        """`kept`: the columns of a node that are not the same in all of them: MAJOR and MINOR 0, COPIES 1."""
+        self._kept = np.array(kept, np.int64)
+        self.path: Ints = np.zeros(_DEPTH, np.int64)
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
         self.nodes: Ints = np.zeros((0, NODE_COLUMNS), np.int64)
         self.roots: Ints = np.zeros(0, np.int64)
-        self.free: Ints = np.zeros(1, np.int64)
-        self.path: Ints = np.zeros(_DEPTH, np.int64)
+        self.free: Ints = no_free_nodes()
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self.roots = grown(self.roots, slots, fill=NONE)
+        self.roots, self._slots = grown(self.roots, slots, fill=NONE), max(self._slots, slots)
 
     def dump(self) -> Tables:
-        return {"nodes": self.nodes.copy(), "roots": self.roots.copy(), "free": self.free[: self.free[0] + 1].copy()}
+        used, free = pool_in_use(self.nodes, self.free)
+        return {"nodes": used, "roots": self.roots[: self._slots], "free": free}
 
     def restore(self, tables: Tables) -> None:
-        self.nodes, self.roots, self.free = (tables["nodes"], tables["roots"], tables["free"])
-        self.free = grown(self.free, len(self.nodes) + 1)
+        self.nodes, self.roots, self._slots = tables["nodes"], tables["roots"], len(tables["roots"])
+        self.free = grown(tables["free"], len(self.nodes) + FIRST_FREE)
 
     def reserve(self, count: int) -> None:
         """Have `count` free nodes."""
         self.nodes, self.free = reserve_nodes(self.nodes, self.free, count)
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        """The kept columns of the nodes of each tree, in order."""
+        self.grow(reach(slots))
+        roots = self.roots[slots]
+        # No more nodes than copies; memory that is not written to is not there.
+        most = int(self.nodes[roots[roots != NONE], WEIGHT].sum())
+        lengths, words = np.empty(len(slots), np.int64), np.empty(most * len(self._kept), np.int64)
+        used = _take(self.nodes, self.roots, self.path, slots, self._kept, lengths, words)
+        return Ragged(lengths, words[:used])
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        self.reserve(len(groups.words) // len(self._kept))
+        _put(self.nodes, self.roots, self.free, self.path, slots, self._kept, groups.lengths, groups.words)

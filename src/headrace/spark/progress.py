@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.state.places import Place, place_of
-from headrace.state.store import ShardVersion, StageStore, complete_set
+from headrace.state.store import ShardVersion, StageStore
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class StageProgress:
     """The times of the oldest and the newest of them."""
     state_bytes: int
     event_bytes: int
+    bytes: Mapping[str, int]
+    """What takes how much of the state: strings, keys, events that are not in files, ids, each metric."""
     complete_from: Mapping[str, dt.datetime]
     """Metrics that came later than the stream: the time after which they have seen every event."""
 
@@ -81,11 +83,7 @@ def stage_progress(place: Place, query: str, name: str) -> StageProgress | None:
     batch = next((b for b in reversed(store.batches()) if store.has_batch(b)), None)
     if batch is None:
         return None
-    shards = list(versions_of(store, batch).values())
-    counts: dict[str, int] = {}
-    for shard in shards:
-        for status, count in shard.values["counts"].items():
-            counts[status] = counts.get(status, 0) + count
+    shards = list(store.all_shards(batch).values())
     oldest = [shard.values["oldest"] for shard in shards if shard.values["oldest"] is not None]
     newest = [shard.values["newest"] for shard in shards if shard.values["newest"] is not None]
     reach: dict[str, int] = {}
@@ -95,24 +93,23 @@ def stage_progress(place: Place, query: str, name: str) -> StageProgress | None:
     return StageProgress(
         name=name,
         batch=batch,
-        counts=counts,
+        counts=_summed(shards, "counts"),
         groups=sum(shard.values["groups"] for shard in shards),
         events=sum(shard.values["events"] for shard in shards),
         oldest=moment(min(oldest, default=None)),
         newest=moment(max(newest, default=None)),
         state_bytes=sum(part.size_bytes for shard in shards for part in shard.parts),
+        bytes=_summed(shards, "bytes"),
         event_bytes=sum(file.size_bytes for shard in shards for file in shard.files),
         complete_from={metric: found for metric, until in reach.items() if (found := moment(until)) is not None},
     )
 
 
-def versions_of(store: StageStore, batch: int) -> dict[int, ShardVersion]:
-    """All shards of a batch."""
-    folder = store.batch_folder(batch)
-    found: dict[int, ShardVersion] = {}
-    for name in complete_set(store.place.files(folder)):
-        shards = store.manifest(f"{folder}/{name}")["shards"]
-        found.update({int(shard): ShardVersion.from_json(version) for shard, version in shards.items()})
+def _summed(shards: Sequence[ShardVersion], what: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for shard in shards:
+        for name, value in shard.values[what].items():
+            found[name] = found.get(name, 0) + value
     return found
 
 

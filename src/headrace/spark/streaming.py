@@ -18,10 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.errors import StateError
-from headrace.measure.admission import NO_ARRIVAL, NO_TIME
 from headrace.measure.definition import Definition
+from headrace.measure.jit import Ints
 from headrace.measure.plan import Stage
-from headrace.measure.run import arrival_order
+from headrace.measure.run import arrival_order, unmeasured
 from headrace.spark.operator import CODE, ROWS_AT_ONCE, Answering, Batches, StageOperator, column, hash_key
 from headrace.spark.versions import Shards, StageState, TaskPlace
 
@@ -109,7 +109,7 @@ def _answers(definition: Definition, state: StageState, mine: Shards, rows: pa.T
         for batch in sorted_rows.slice(start, end - start).to_batches(max_chunksize=ROWS_AT_ONCE):
             answers = task.push(batch)
             pieces.append(pa.StructArray.from_arrays([*answers, pa.array(task.codes, pa.int32())], fields=list(struct)))
-    unknown = _unknown(definition, rows, ~known)
+    unknown = unmeasured(definition, rows)
     for shard in np.unique(shard_of_row[~known]).tolist():
         mine.task(shard).note(unknown[(shard_of_row == shard) & ~known])
     pieces.append(_nothing(struct, unknown[~known]))
@@ -118,15 +118,6 @@ def _answers(definition: Definition, state: StageState, mine: Shards, rows: pa.T
     yield from pa.chunked_array(pieces, struct).take(pa.array(back)).chunks
 
 
-def _unknown(definition: Definition, rows: pa.Table, where: np.ndarray) -> np.ndarray:
-    """Why rows are not measured."""
-    codes = np.full(rows.num_rows, NO_TIME)
-    if definition.arrival is not None:
-        has_time = np.asarray(rows.column(definition.time).is_valid())
-        codes[has_time] = NO_ARRIVAL
-    return codes
-
-
-def _nothing(struct: pa.StructType, codes: np.ndarray) -> pa.StructArray:
+def _nothing(struct: pa.StructType, codes: Ints) -> pa.StructArray:
     columns = [pa.nulls(len(codes), field.type) for field in struct if field.name != CODE]
     return pa.StructArray.from_arrays([*columns, pa.array(codes, pa.int32())], fields=list(struct))

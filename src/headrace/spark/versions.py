@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from headrace.measure.chunk_files import StageFiles
 from headrace.measure.plan import Stage
@@ -89,9 +89,9 @@ class Shards:
     def _load(self, shard: int) -> tuple[MeasureTask, Fingerprints]:
         before, files = self._before.get(shard), StageFiles(self._store, self._place.batch)
         if before is not None:
-            cached = _CACHE.take(self._key(shard), before.identity)
+            cached = _CACHE.take(self._key(shard), before.identity, self._state)
             if cached is not None:
-                cached[0].reservoir.files = files
+                cached[0].go_on(files)
                 return cached
         task = MeasureTask(self._state.stage, self._state.settings, files)
         prints = Fingerprints()
@@ -119,7 +119,7 @@ class Shards:
                 untouched[shard] = before
         versions = self._store.commit(place.batch, place.task, place.tasks, untouched, changed)
         for shard, (task, prints) in self._open.items():
-            _CACHE.put(self._key(shard), versions[shard].identity, (task, prints))
+            _CACHE.put(self._key(shard), versions[shard].identity, self._state, (task, prints))
         if place.task == 0:
             self._store.collect(place.batch, self._state.kept_batches)
 
@@ -127,19 +127,26 @@ class Shards:
         return self._state.location, self._store.folder, shard
 
 
+_Key: TypeAlias = tuple[str, str, int]
+_Held: TypeAlias = tuple[MeasureTask, Fingerprints]
+
+
 class _Cache:
     """Tasks that a worker process has at hand. One is used only if it is the very commit that is wanted."""
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[tuple[str, str, int], tuple[str, tuple[MeasureTask, Fingerprints]]] = OrderedDict()
+        self._tasks: OrderedDict[_Key, tuple[str, Recorded, TaskSettings, _Held]] = OrderedDict()
 
-    def take(self, key: tuple[str, str, int], identity: str) -> tuple[MeasureTask, Fingerprints] | None:
+    def take(self, key: _Key, identity: str, state: StageState) -> _Held | None:
         """It is taken out: a batch that fails halfway must not leave a changed task behind."""
         found = self._tasks.pop(key, None)
-        return found[1] if found is not None and found[0] == identity else None
+        # A query that was started anew may have other metrics.
+        if found is None or found[:3] != (identity, state.recorded, state.settings):
+            return None
+        return found[3]
 
-    def put(self, key: tuple[str, str, int], identity: str, held: tuple[MeasureTask, Fingerprints]) -> None:
-        self._tasks[key] = (identity, held)
+    def put(self, key: _Key, identity: str, state: StageState, held: _Held) -> None:
+        self._tasks[key] = (identity, state.recorded, state.settings, held)
         while len(self._tasks) > _MOST_CACHED:
             self._tasks.popitem(last=False)
 

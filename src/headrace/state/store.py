@@ -93,8 +93,18 @@ class StageStore:
             raise StateDamaged(self.place.path_of(folder), f"the manifests of batch {batch} are missing")
         found: dict[int, ShardVersion] = {}
         for name in wanted:
-            shards = self.manifest(f"{folder}/{name}")["shards"]
-            found.update({int(shard): ShardVersion.from_json(version) for shard, version in shards.items()})
+            found.update(self.versions_in(f"{folder}/{name}"))
+        return found
+
+    def versions_in(self, manifest: str) -> dict[int, ShardVersion]:
+        shards = self.manifest(manifest)["shards"]
+        return {int(shard): ShardVersion.from_json(version) for shard, version in shards.items()}
+
+    def all_shards(self, batch: int) -> dict[int, ShardVersion]:
+        """What a batch left, of all tasks."""
+        folder, found = self.batch_folder(batch), dict[int, ShardVersion]()
+        for name in complete_set(self.place.files(folder)):
+            found.update(self.versions_in(f"{folder}/{name}"))
         return found
 
     def has_batch(self, batch: int) -> bool:
@@ -179,38 +189,37 @@ class StageStore:
         if batch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self.collect_now(batch, kept)
 
-    def collect_now(self, batch: int, kept: int = KEPT_BATCHES) -> list[str]:
-        """Delete, and say what. A file of an old batch that no manifest names now will never be named again."""
+    def collect_now(self, batch: int, kept: int = KEPT_BATCHES, *, dry: bool = False) -> list[str]:
+        """Delete (unless `dry`), and say what. What an old batch left and no manifest names now, none will name again.
+
+        What an attempt at a newer batch is about to name stays.
+        """
         oldest = batch - kept
-        deleted = []
-        for old in self.batches():
-            if old < oldest:
-                self.place.delete_folder(self.batch_folder(old))
-                deleted.append(self.batch_folder(old))
-        named = self.named_files()
-        for name in self.place.files(f"{self.folder}/files"):
-            path = f"{self.folder}/files/{name}"
-            # What an attempt at a newer batch is about to name must stay.
-            if path not in named and not name.startswith(".") and int(name.partition("-")[0]) < oldest:
-                self.place.delete(path)
-                deleted.append(path)
-        return deleted
+        old = [b for b in self.batches() if b < oldest]
+        named = self.named_files(oldest)
+        loose = [
+            f"{self.folder}/files/{name}"
+            for name in self.place.files(f"{self.folder}/files")
+            if not name.startswith(".") and int(name.partition("-")[0]) < oldest
+        ]
+        loose = [path for path in loose if path not in named]
+        for b in old if not dry else ():
+            self.place.delete_folder(self.batch_folder(b))
+        for path in loose if not dry else ():
+            self.place.delete(path)
+        return [*(self.batch_folder(b) for b in old), *loose]
 
-    def named_files(self) -> dict[str, int]:
-        """The files that any manifest names, with how much of them at least must be there."""
-        named: dict[str, int] = {}
+    def named_files(self, oldest: int = 0) -> set[str]:
+        """The files that any manifest of any attempt names, from a batch on."""
+        named: set[str] = set()
         for batch in self.batches():
-            for version in self.all_versions(batch):
-                for part in (*version.parts, *version.files):
-                    named[part.file] = max(named.get(part.file, 0), part.offset + part.size_bytes)
+            folder = self.batch_folder(batch)
+            names = self.place.files(folder) if batch >= oldest else ()
+            for name in names:
+                if name.endswith(".manifest"):
+                    for version in self.versions_in(f"{folder}/{name}").values():
+                        named.update(part.file for part in (*version.parts, *version.files))
         return named
-
-    def all_versions(self, batch: int) -> Iterable[ShardVersion]:
-        """Of every attempt."""
-        for name in self.place.files(self.batch_folder(batch)):
-            if name.endswith(".manifest"):
-                shards = self.manifest(f"{self.batch_folder(batch)}/{name}")["shards"]
-                yield from (ShardVersion.from_json(version) for version in shards.values())
 
 
 def complete_set(names: Iterable[str]) -> list[str]:

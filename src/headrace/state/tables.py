@@ -149,6 +149,12 @@ def part_of(prefix: str, tables: Tables) -> Tables:
     return {name.removeprefix(start): table for name, table in tables.items() if name.startswith(start)}
 
 
+def size_of(prefix: str, tables: Tables) -> int:
+    """Bytes of the tables of a part."""
+    arrays = [table.table if isinstance(table, AppendOnly) else table for table in part_of(prefix, tables).values()]
+    return sum(int(array.nbytes) for array in arrays)
+
+
 def plain(tables: Tables) -> dict[str, Table]:
     """Copies of the arrays, to restore from."""
     return {

@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.measure.chunk_files import ScratchFiles
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
 from headrace.measure.reservoir import EventReservoir
@@ -64,8 +63,8 @@ def test_memory_is_bounded_and_files_go_away() -> None:
     reservoir, expected = filled([[t, t] for t in range(500)])
     assert len(reservoir) == len(expected) == 1000
     assert reservoir.spilled_chunks >= 240
-    files = reservoir.files
-    assert isinstance(files, ScratchFiles)
+    files = reservoir._scratch
+    assert files is not None
     folder = Path(files.folder)
     assert len(list(folder.iterdir())) == reservoir.spilled_chunks
     reservoir.drop_until(400)

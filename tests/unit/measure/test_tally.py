@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,3 +36,18 @@ def test_values_that_left_leave_no_trace() -> None:
             assert lower_count(tally.table, tally.used, 1, code - 100) == 1
     assert int(tally.used[0]) == 100
     assert len(tally.table) <= 1024
+
+
+def test_groups_come_back_and_take_room() -> None:
+    here, there = Tally(), Tally()
+    here.reserve(3000)
+    for code in range(1000):
+        for slot in (1, 2, 5):
+            raise_count(here.table, here.used, slot, -code * slot)
+    groups = here.take_groups(np.array([5, 3, 1]))
+    assert groups.lengths.tolist() == [2000, 0, 2000]
+    assert groups.words[:2000:2].tolist() == [-code * 5 for code in range(999, -1, -1)]
+    there.put_groups(np.array([1, 2, 3]), groups)
+    assert int(there.used[0]) == 2000
+    assert len(there.table) >= 4000
+    assert there.take_groups(np.array([3])).words.tolist() == here.take_groups(np.array([1])).words.tolist()

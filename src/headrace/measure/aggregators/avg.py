@@ -6,9 +6,11 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
 from headrace.measure.exact import AVERAGE, ExactTotals, bounds_of
+from headrace.measure.jit import Ints
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words, is_float
 from headrace.model.signature import Signature
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 
 _SPARK_EXTRA_DIGITS = 4
@@ -44,6 +46,15 @@ class Avg(Aggregator):
 
     def restore(self, tables: Tables) -> None:
         self._totals.restore(tables)
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        return self._totals.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self._totals.put_groups(slots, groups)
+
+    def clear_groups(self) -> None:
+        self._totals.clear_groups()
 
     def push(self, steps: Steps, values: Words) -> None:
         if self._float:

@@ -10,6 +10,7 @@ from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 
 
@@ -31,16 +32,30 @@ class Count(Aggregator):
     )
 
     def prepare(self) -> None:
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
         self._counts: Ints = np.zeros(0, np.int64)
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self._counts = grown(self._counts, slots)
+        self._counts, self._slots = grown(self._counts, slots), max(self._slots, slots)
 
     def dump(self) -> Tables:
-        return {"counts": self._counts.copy()}
+        return {"counts": self._counts[: self._slots]}
 
     def restore(self, tables: Tables) -> None:
-        self._counts = tables["counts"]
+        self._counts, self._slots = tables["counts"], len(tables["counts"])
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        """The count."""
+        self.grow(reach(slots))
+        counts = self._counts[slots]
+        return Ragged((counts != 0).astype(np.int64), counts[counts != 0])
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        self._counts[slots] = groups.heads()
 
     def push(self, steps: Steps, values: Words) -> None:
         _count(steps.kind, steps.slot, steps.row, values.valid, self._counts, self.answers.word)

@@ -12,6 +12,7 @@ from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.tally import Tally, lower_count, raise_count
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables, part_of, under
 
 
@@ -43,19 +44,33 @@ class CountDistinct(Aggregator):
         assert self.metric.argument_type is not None
         self._codes = OrderedCodes(self.metric.argument_type, self.texts)
         self._tally = Tally()
+        self.clear_groups()
+
+    def clear_groups(self) -> None:
+        self._tally.clear_groups()
         self._distinct: Ints = np.zeros(0, np.int64)
+        self._slots = 0
 
     def grow(self, slots: int) -> None:
-        self._distinct = grown(self._distinct, slots)
+        self._distinct, self._slots = grown(self._distinct, slots), max(self._slots, slots)
 
     def dump(self) -> Tables:
         codes, tally = (under("codes", self._codes.dump()), under("tally", self._tally.dump()))
-        return {"distinct": self._distinct.copy(), **codes, **tally}
+        return {"distinct": self._distinct[: self._slots], **codes, **tally}
 
     def restore(self, tables: Tables) -> None:
-        self._distinct = tables["distinct"]
+        self._distinct, self._slots = tables["distinct"], len(tables["distinct"])
         self._codes.restore(part_of("codes", tables))
         self._tally.restore(part_of("tally", tables))
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        """(code, count) of every value, by code."""
+        return self._tally.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self.grow(reach(slots))
+        self._tally.put_groups(slots, groups)
+        self._distinct[slots] = groups.lengths // 2
 
     def push(self, steps: Steps, values: Words) -> None:
         self._tally.reserve(int((steps.kind <= INSERT).sum()))

@@ -11,6 +11,7 @@ from headrace.measure.queue import (
     BEFORE,
     NEWEST,
     NONE,
+    NUMBER,
     OLDEST,
     TIME,
     VALID,
@@ -22,9 +23,13 @@ from headrace.measure.queue import (
     unlink,
 )
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
-from headrace.measure.words import Words
+from headrace.measure.words import Words, is_wide
 from headrace.model.signature import Signature
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
+
+_HIGH = NUMBER
+"""The place of the arrival number holds the second word here: a queue of all events needs no number."""
 
 
 @kernel
@@ -41,7 +46,7 @@ def _first(
                 out[row[i]] = nodes[oldest, VALUE]
                 out_valid[row[i]] = nodes[oldest, VALID]
                 if wide:
-                    out_high[row[i]] = nodes[oldest, 5]
+                    out_high[row[i]] = nodes[oldest, _HIGH]
         elif kind[i] == REMOVE:
             unlink(nodes, ends, s, oldest, free)
         else:
@@ -50,7 +55,6 @@ def _first(
                 while before != NONE and nodes[before, TIME] > time[i]:
                     before = nodes[before, BEFORE]
             node = take_node(free)
-            # The place of the arrival number holds the second word here: a queue of all events needs no number.
             fill_node(nodes, node, word[i], valid[i], time[i], high[i] if wide else 0)
             link_after(nodes, ends, s, before, node)
 
@@ -61,7 +65,7 @@ class First(Aggregator):
     late_keep = -1
 
     def prepare(self) -> None:
-        self._queues = Queues()
+        self._queues = Queues((VALUE, VALID, TIME, _HIGH) if is_wide(self.type) else (VALUE, VALID, TIME))
 
     def grow(self, slots: int) -> None:
         self._queues.grow(slots)
@@ -71,6 +75,15 @@ class First(Aggregator):
 
     def restore(self, tables: Tables) -> None:
         self._queues.restore(tables)
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        return self._queues.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self._queues.put_groups(slots, groups)
+
+    def clear_groups(self) -> None:
+        self._queues.clear_groups()
 
     def push(self, steps: Steps, values: Words) -> None:
         self._queues.reserve(int((steps.kind <= INSERT).sum()))

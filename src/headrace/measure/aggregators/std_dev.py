@@ -5,10 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
+from headrace.measure.jit import Ints
 from headrace.measure.moments import ExactMoments
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 
 
@@ -36,6 +38,15 @@ class StdDev(Aggregator):
 
     def restore(self, tables: Tables) -> None:
         self._moments.restore(tables)
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        return self._moments.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self._moments.put_groups(slots, groups)
+
+    def clear_groups(self) -> None:
+        self._moments.clear_groups()
 
     def push(self, steps: Steps, values: Words) -> None:
         self._moments.push(steps, values, self.answers.word, self.answers.valid)

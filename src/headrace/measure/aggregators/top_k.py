@@ -13,6 +13,7 @@ from headrace.measure.tally import Tally, lower_count, raise_count
 from headrace.measure.treap import MAJOR, MINOR, Treaps, erase, first_nodes, insert
 from headrace.measure.words import Words, from_words
 from headrace.model.signature import Parameter, Signature
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under
 
 _LARGEST_K = 1000
@@ -76,7 +77,7 @@ class TopK(Aggregator):
         self._k = int(self.metric.parameters[0])
         self._codes = OrderedCodes(self.metric.argument_type, self.texts)
         self._tally = Tally()
-        self._treaps = Treaps()
+        self._treaps = Treaps((MAJOR, MINOR))
 
     def grow(self, slots: int) -> None:
         self._treaps.grow(slots)
@@ -89,6 +90,19 @@ class TopK(Aggregator):
         self._codes.restore(part_of("codes", tables))
         self._tally.restore(part_of("tally", tables))
         self._treaps.restore(part_of("treaps", tables))
+
+    def take_groups(self, slots: Ints) -> Ragged:
+        """(-count, code) of every value, the most frequent first: the tally is the same, by code."""
+        return self._treaps.take_groups(slots)
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None:
+        self._treaps.put_groups(slots, groups)
+        entries = groups.words.reshape(-1, 2) * (-1, 1)
+        self._tally.put_groups(slots, Ragged(groups.lengths, entries[:, ::-1].reshape(-1)))
+
+    def clear_groups(self) -> None:
+        self._treaps.clear_groups()
+        self._tally.clear_groups()
 
     def begin(self, rows: int, slots: int) -> None:
         super().begin(rows, slots)

@@ -1,0 +1,123 @@
+"""Exactly once, checked: a small stream that keeps every kind of state file, and what must be true after any crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from headrace.measure import definition as definitions
+from headrace.measure.run import measure_table
+from headrace.spark.metrics import Metrics
+from headrace.testing.compare import assert_same_answers
+from headrace.testing.crashes import Crashes, Point
+from headrace.testing.streams import FolderStream, assert_same_state
+
+TEXT: Final = """
+    SELECT sum(amount) AS spent, count(*) AS n, last(shop) AS newest, countDistinct(shop) AS shops
+      FROM payments GROUP BY card OVER sliding 1 minute;
+    SELECT avg(amount) AS usual FROM payments WHERE amount > 10 GROUP BY card OVER sliding 30s delayed by 10s;
+    SELECT sum(amount) AS last_five FROM payments GROUP BY card OVER sliding 5 events
+"""
+SETTINGS: Final[dict[str, Any]] = {
+    "time": "ts",
+    "id": "offset",
+    "arrival": "offset",
+    "closure": "5 seconds",
+    "shards": 3,
+}
+TASKS: Final = 2
+BATCHES: Final = 2
+ROWS: Final = 90
+CHUNK_EVENTS: Final = 8
+
+
+def payments(rows: int, seed: int = 1) -> pa.Table:
+    """Two payments a second, a tenth of them late."""
+    dice = np.random.default_rng(seed)
+    late = np.where(dice.random(rows) < 0.1, dice.integers(0, 20_000_000, rows), 0)
+    return pa.table(
+        {
+            "offset": np.arange(rows),
+            "ts": pa.array(np.arange(rows) * 500_000 - late, pa.timestamp("us", "UTC")),
+            "card": pa.array([f"card-{card}" for card in dice.integers(0, 9, rows)], mask=dice.random(rows) < 0.05),
+            "shop": pa.array(np.array(["a", "b", "ü"])[dice.integers(0, 3, rows)], mask=dice.random(rows) < 0.1),
+            "amount": np.round(dice.lognormal(3, 1, rows), 2),
+        }
+    )
+
+
+@contextmanager
+def small_chunks() -> Iterator[None]:
+    """A few events fill a chunk, so that a small stream has files of them."""
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", CHUNK_EVENTS):
+        yield
+
+
+def small_stream(spark: SparkSession, folder: Path, batches: int = BATCHES) -> FolderStream:
+    """A stream of which so many micro-batches have arrived, and that has not been run."""
+    stream = FolderStream(spark, folder, TEXT, **SETTINGS)
+    stream.arrive(*[micro_batch(number) for number in range(batches)])
+    return stream
+
+
+def micro_batch(number: int) -> pa.Table:
+    return payments(10 * ROWS).slice(number * ROWS, ROWS)
+
+
+def crash_points(spark: SparkSession, folder: Path, crashes: Crashes) -> tuple[FolderStream, list[Point]]:
+    """The small stream without any crash, and the points that it passes."""
+    crashes.clear()
+    stream = small_stream(spark, folder)
+    with small_chunks():
+        stream.run(TASKS)
+    assert_answered_once(stream)
+    return stream, crashes.points()
+
+
+def check_crash(
+    spark: SparkSession, folder: Path, crashes: Crashes, what: str, points: list[Point], calm: FolderStream
+) -> list[str]:
+    """Crash at these points, each once, and start again until all is answered: rows and state are those of `calm`.
+
+    Gives what the query failed with.
+    """
+    stream = scripted_stream(spark, folder, crashes, what, points)
+    with small_chunks():
+        failures = stream.run_through(TASKS)
+    assert not [failure for failure in failures if "StateDamaged" in failure], failures
+    assert_as_calm(stream, crashes, calm)
+    return failures
+
+
+def scripted_stream(
+    spark: SparkSession, folder: Path, crashes: Crashes, what: str, points: list[Point]
+) -> FolderStream:
+    """The small stream, not run yet, with crashes to come."""
+    crashes.clear()
+    for point in points:
+        crashes.script(what, at=point)
+    return small_stream(spark, folder)
+
+
+def assert_as_calm(stream: FolderStream, crashes: Crashes, calm: FolderStream) -> None:
+    """All crashes have happened, and the stream is where the calm one is."""
+    assert crashes.pending() == 0, f"{crashes.pending()} crashes did not happen"
+    assert_answered_once(stream)
+    assert_same_answers(stream.answers().sort_by("offset"), calm.answers().sort_by("offset"))
+    assert_same_state(stream.state, calm.state)
+
+
+def assert_answered_once(stream: FolderStream) -> None:
+    """Every event that has arrived has one row, and it is the batch's."""
+    table, answers = stream.arrived(), stream.answers().sort_by("offset")
+    assert answers["offset"].to_pylist() == table["offset"].to_pylist()
+    metrics = Metrics(stream.text, **stream.settings)
+    names = ["offset", *metrics.names]
+    assert_same_answers(answers.select(names), measure_table(metrics.definition, table).select(names))

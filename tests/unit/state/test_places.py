@@ -1,0 +1,114 @@
+"""Every place keeps the same promises: files are whole, errors name the place and the fix."""
+
+from __future__ import annotations
+
+import os
+import stat
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import EnvironmentProblem, StateDamaged, StateError
+from headrace.state.places import ON_WRITE, Place, RemotePlace, place_of
+
+KINDS = ("path", "file", "local", "memory")
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("HEADRACE_STATE_CACHE", str(tmp_path / "cache"))
+    locations = {
+        "path": str(tmp_path / "state"),
+        "file": f"file://{tmp_path}/state",
+        "local": f"local://{tmp_path}/state",
+        "memory": f"memory://{uuid.uuid4().hex}",
+    }
+    return place_of(locations[request.param])
+
+
+def test_what_is_written_is_read(place: Place) -> None:
+    place.check()
+    place.write("q/stage/files/1.state", b"hello world")
+    assert place.read("q/stage/files/1.state") == b"hello world"
+    assert place.read("q/stage/files/1.state", 6, 5) == b"world"
+    assert place.files("q/stage/files") == {"1.state": 11}
+    assert place.folders("q") == ["stage"]
+    place.write("q/stage/a.manifest", b"one")
+    place.write("q/stage/a.manifest", b"two")
+    assert place.read("q/stage/a.manifest") == b"two"
+
+
+def test_what_is_not_there(place: Place) -> None:
+    assert place.files("nothing") == {}
+    assert place.folders("nothing") == []
+    with pytest.raises(StateDamaged, match="q/x: it is missing; restore it from a copy"):
+        place.read("q/x")
+    place.write("q/x", b"abc")
+    with pytest.raises(StateDamaged, match="it is shorter than what was written"):
+        place.read("q/x", 1, 5)
+    place.delete("q/x")
+    place.delete("q/x")
+    place.delete_folder("q")
+    place.delete_folder("q")
+    assert place.folders("") == []
+
+
+def test_a_remote_file_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_STATE_CACHE", str(tmp_path / "cache"))
+    place = place_of(f"local://{tmp_path}/state")
+    assert isinstance(place, RemotePlace)
+    place.write("q/1.events", b"abc")
+    place.write("q/1.manifest", b"m")
+    (tmp_path / "state/q/1.events").unlink()
+    (tmp_path / "state/q/1.manifest").unlink()
+    assert place.read("q/1.events") == b"abc"
+    with pytest.raises(StateDamaged):  # what may be replaced is not taken from the cache
+        place.read("q/1.manifest")
+
+
+def test_a_location_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    for location in (f"{tmp_path}/state", f"local://{tmp_path}/state"):
+        with pytest.raises(StateError, match=r"state location .*/state is a file; name a folder"):
+            place_of(location).check()
+    with pytest.raises(StateError, match=r"cannot be used \(Not a directory\); name a folder that every Spark worker"):
+        place_of(f"{tmp_path}/state/deeper").check()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_location_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(StateError, match=r"cannot be used \(Permission denied\); give the user that runs"):
+        place_of(f"{tmp_path}/mine/state").check()
+
+
+def test_a_location_on_a_read_only_file_system() -> None:
+    with pytest.raises(StateError, match=r"state location /proc/headrace: cannot be used .*; "):
+        place_of("/proc/headrace").check()
+
+
+def test_a_file_system_that_nobody_knows() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"state location nope://x: .*pip install s3fs"):
+        place_of("nope://x")
+
+
+def out_of_space(when: str, name: str) -> None:
+    if when == "before":
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_of(str(tmp_path))
+    monkeypatch.setattr(
+        "headrace.state.places.os.fsync", lambda number: out_of_space("before", str(number)), raising=True
+    )
+    with pytest.raises(StateError, match=r"cannot write q/1 \(No space left on device\); free some space and start"):
+        place.write("q/1", b"abc")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_writes_can_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ON_WRITE, "builtins:print")
+    place_of(str(tmp_path)).write("q/1", b"abc")
