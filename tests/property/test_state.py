@@ -18,6 +18,7 @@ from headrace.measure.plan import Stage
 from headrace.measure.run import arrival_order, measure_table, pieces
 from headrace.measure.task import MeasureTask
 from headrace.state.places import LocalPlace
+from headrace.state.rocks_files import ShardDatabase
 from headrace.state.store import ShardChange, StageStore
 from headrace.state.tables import Delta, Fingerprints, decode, encode, plain
 from headrace.testing.compare import assert_same_answers
@@ -25,7 +26,7 @@ from headrace.testing.strategies import EventCase, event_cases, frame_sizes
 
 
 def interrupted(
-    definition: Definition, stage: Stage, table: pa.Table, frames: list[int], closure: int, folder: Path
+    definition: Definition, stage: Stage, table: pa.Table, frames: list[int], closure: int, folder: Path, backend: str
 ) -> pa.Table:
     """The answers of a stage that starts anew from its last commit before every frame."""
     order, known = arrival_order(definition, stage, table)
@@ -33,7 +34,11 @@ def interrupted(
     rows = table.select(list(dict.fromkeys([*settings.columns, *stage.columns]))).take(pa.array(order))
     store, version, answers = StageStore(LocalPlace(str(folder)), "q/stage"), None, []
     for number, batch in enumerate(pieces(rows, frames)):
-        task, prints = MeasureTask(stage, settings, StageFiles(store, number)), Fingerprints()
+        database = None
+        if backend == "rocksdb":
+            database = ShardDatabase(store, None if version is None else version.values["rocks"], 8 << 20)
+        groups = None if database is None else database.groups
+        task, prints = MeasureTask(stage, settings, StageFiles(store, number), groups), Fingerprints()
         assert task.reservoir.writer is not None
         task.reservoir.writer.closure = closure
         if version is not None:
@@ -43,6 +48,10 @@ def interrupted(
         answers.append(task.push(batch))
         task.flush()
         tables, values, files = task.dump()
+        if database is not None:
+            values["rocks"], more = database.publish(store, number)
+            files = (*files, *more)
+            database.groups.close()
         change = ShardChange(version, prints, tables, files, values)
         assert store.commit(number, 0, 1, {}, {3: change})[3] == store.versions(number, 0, 1)[3]
         version = store.versions(number, 0, 1)[3]
@@ -52,9 +61,22 @@ def interrupted(
     return pa.table(columns, [m.name for m in stage.metrics]).take(pa.array(back, mask=~known))
 
 
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
 @given(event_cases(), st.data())
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=120, suppress_health_check=SLOW)
 def test_answers_do_not_depend_on_restarts(case: EventCase, data: st.DataObject) -> None:
+    restarts_change_nothing("columnar", case, data)
+
+
+@given(event_cases(), st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+def test_answers_do_not_depend_on_restarts_with_state_in_rocksdb(case: EventCase, data: st.DataObject) -> None:
+    restarts_change_nothing("rocksdb", case, data)
+
+
+def restarts_change_nothing(backend: str, case: EventCase, data: st.DataObject) -> None:
     definition = Definition(case.text, time=case.time, id=case.id, arrival=case.arrival)
     frames = data.draw(frame_sizes(case.table.num_rows), label="frames")
     closure = data.draw(st.sampled_from([0, 5_000_000, 600_000_000]), label="closure")
@@ -64,7 +86,7 @@ def test_answers_do_not_depend_on_restarts(case: EventCase, data: st.DataObject)
         return
     for stage in definition.plan(case.table.schema).stages:
         with tempfile.TemporaryDirectory() as folder:
-            actual = interrupted(definition, stage, case.table, frames, closure, Path(folder) / "shard")
+            actual = interrupted(definition, stage, case.table, frames, closure, Path(folder) / "shard", backend)
         assert_same_answers(actual, expected.select(actual.column_names))
 
 

@@ -49,8 +49,12 @@ def payments(rows: int, seed: int) -> pa.Table:
 
 
 class Stream(FileStream):
+    backend = "columnar"
+
     def run_text(self, tasks: int, text: str = TEXT, each: Callable[[DataFrame, int], None] | None = None) -> None:
-        metrics = hr.Metrics(text, time="ts", arrival="offset", parallelism=tasks, state=self.state)
+        metrics = hr.Metrics(
+            text, time="ts", arrival="offset", parallelism=tasks, state=self.state, backend=self.backend
+        )
         self.run(metrics, each)
 
     def expected(self) -> pa.Table:
@@ -70,6 +74,18 @@ def test_answers_are_those_of_the_batch_through_restarts_and_rescales(spark: Spa
         stream.arrive([dice.randint(1, 500) for _ in range(2)])
         stream.run_text(tasks)
     assert_as_the_batch(stream)
+
+
+def test_state_in_rocksdb_and_in_another_place_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """`local://` is a file system of fsspec like any other: what is far away, with a cache here."""
+    stream = Stream(spark, tmp_path, payments(1500, seed=17))
+    stream.backend = "rocksdb"
+    stream.state = f"local://{tmp_path}/far"
+    for tasks in (2, 1):
+        stream.arrive([300, 200])
+        stream.run_text(tasks)
+    assert_as_the_batch(stream)
+    assert list((tmp_path / "far").rglob("*.sst"))
 
 
 def test_a_batch_that_failed_after_its_state_was_written_is_run_again(spark: SparkSession, tmp_path: Path) -> None:

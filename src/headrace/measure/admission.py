@@ -14,6 +14,7 @@ on how rows are cut into batches, nor on the number of tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,9 +24,11 @@ import pyarrow as pa
 from headrace.errors import DefinitionError
 from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 from headrace.measure.keys import BytesIndex, mix
+from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
 from headrace.measure.words import is_text, to_words
 from headrace.model.ticks import DAY, MINUTE, Ticks, format_ticks
+from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 
 # What a row is, from harmless to worst: of several stages the worst counts.
@@ -51,6 +54,7 @@ LATE_POLICIES: Final = ("accept", "rewrite", "discard")
 # Columns of the table of ids.
 _SLOT, _HASH, _HASH_2, _TIME, _USED = 0, 1, 2, 3, 4
 _NO_LIMIT: Final = -1
+_GROUP_WORDS: Final = 3
 _TEN_MINUTES: Final = Ticks(10 * MINUTE)
 
 
@@ -102,8 +106,8 @@ def _home(table: Ints, slot: int, h: int, h2: int) -> Word:
 
 @kernel
 def _admit(
-    slot: Ints, times: Ints, arrivals: Ints, ids: Ints, limits: Ints, newest: Ints, boundary: Ints, table: Ints,
-    clock: Ints, codes: Ints,
+    slot: Ints, group: Ints, times: Ints, arrivals: Ints, ids: Ints, limits: Ints, newest: Ints, boundary: Ints,
+    table: Ints, clock: Ints, codes: Ints,
 ) -> None:  # fmt: skip
     """`limits` is (late policy, closure, keep, dedup), -1 for none; `clock` is (newest time, ids in the table)."""
     policy, closure, keep, dedup = limits[0], limits[1], limits[2], limits[3]
@@ -115,7 +119,7 @@ def _admit(
             codes[i] = BACKFILLED
             continue
         if dedup != _NO_LIMIT and ids[i, 2]:
-            place = _home(table, s, ids[i, 0], ids[i, 1])
+            place = _home(table, group[i], ids[i, 0], ids[i, 1])
             if table[place, _USED] and table[place, _TIME] > newest[s] - dedup:
                 codes[i] = REPEATED
                 continue
@@ -138,7 +142,7 @@ def _admit(
             if not table[place, _USED]:
                 clock[1] += 1
                 table[place, _USED] = 1
-                table[place, _SLOT] = s
+                table[place, _SLOT] = group[i]
                 table[place, _HASH] = ids[i, 0]
                 table[place, _HASH_2] = ids[i, 1]
             table[place, _TIME] = t
@@ -146,10 +150,10 @@ def _admit(
 
 @kernel
 def _move_ids(old: Ints, new: Ints, newest: Ints, dedup: int, oldest: int) -> int:
-    """Ids that can still be found again; gives how many."""
+    """Ids that can still be found again; gives how many. `newest` is of the group of each."""
     moved = 0
     for i in range(len(old)):
-        if old[i, _USED] and old[i, _TIME] > newest[old[i, _SLOT]] - dedup and old[i, _TIME] >= oldest:
+        if old[i, _TIME] > newest[i] - dedup and old[i, _TIME] >= oldest:
             at = _home(new, old[i, _SLOT], old[i, _HASH], old[i, _HASH_2])
             for j in range(5):
                 new[at, j] = old[i, j]
@@ -184,6 +188,8 @@ class Admission:
         self._ids: Ints = np.zeros((256, 5), np.int64)
         self._clock = np.array([NEVER, 0], np.int64)
         self.counts: Ints = np.zeros(len(STATUSES), np.int64)
+        self.residents: Residents | None = None
+        """Where not all groups are in memory: those that are."""
 
     @property
     def looks_at_ids(self) -> bool:
@@ -198,16 +204,19 @@ class Admission:
 
     def admit(self, slots: int, slot: Ints, times: Ints, codes: Ints, arrivals: Ints, ids: Ints) -> None:
         """Fill in the codes of rows that have none yet, and the times of rewritten ones; rows are in arrival order."""
-        self._newest = grown(self._newest, slots, fill=NEVER)
-        self._boundary = grown(self._boundary, slots)
         if self.looks_at_ids:
             self._reserve(len(slot))
-        _admit(slot, times, arrivals, ids, self._limits, self._newest, self._boundary, self._ids, self._clock, codes)
+        local = slot if self.residents is None else self.residents.local(slot)
+        self._grow(slots if self.residents is None else self.residents.slots)
+        _admit(
+            local, slot, times, arrivals, ids, self._limits, self._newest, self._boundary, self._ids, self._clock, codes
+        )
         self.counts += np.bincount(codes, minlength=len(STATUSES))
 
     def set_boundary(self, slot: Ints, arrivals: Ints) -> None:
         """What has arrived up to here came from a backfill: the stream may bring it again."""
-        self._boundary = grown(self._boundary, int(slot.max(initial=0)) + 1)
+        slot = slot if self.residents is None else self.residents.local(slot)
+        self._grow(reach(slot))
         known = self._boundary[slot, 0] == 1
         self._boundary[slot[~known], 1] = np.iinfo(np.int64).min
         self._boundary[slot, 0] = 1
@@ -219,12 +228,45 @@ class Admission:
         oldest = NEVER if self.earliest is None else self.earliest
         size = 1 << max(8, (4 * (int(self._clock[1]) + count) - 1).bit_length())
         bigger: Ints = np.zeros((size, 5), np.int64)
-        self._clock[1] = _move_ids(self._ids, bigger, self._newest, self._dedup, oldest)
+        used = self._ids[self._ids[:, _USED] == 1]
+        self._clock[1] = _move_ids(used, bigger, self._newest_of(used[:, _SLOT]), self._dedup, oldest)
         self._ids = bigger
 
-    def dump(self, slots: int) -> Tables:
+    def _newest_of(self, slots: Ints) -> Ints:
+        if self.residents is None:
+            return self._newest[slots]
+        self.residents.go_back()
+        groups, place = np.unique(slots, return_inverse=True)
+        newest: Ints = self.residents.fetched(groups).to_rows(_GROUP_WORDS)[place, 0]
+        return newest
+
+    # ----------------------------------------------------------------- groups
+
+    def _grow(self, slots: int) -> None:
         self._newest = grown(self._newest, slots, fill=NEVER)
         self._boundary = grown(self._boundary, slots)
+
+    def take_groups(self, slots: Ints) -> list[Ragged]:
+        self._grow(reach(slots))
+        rows = np.column_stack([self._newest[slots], self._boundary[slots]])
+        seen = (rows[:, 0] != NEVER) | (rows[:, 1] != 0)
+        return [Ragged.of_rows(rows, np.where(seen, _GROUP_WORDS, 0))]
+
+    def put_groups(self, slots: Ints, groups: Sequence[Ragged]) -> None:
+        [words] = groups
+        self._grow(reach(slots))
+        rows = words.to_rows(_GROUP_WORDS)
+        self._newest[slots] = np.where(words.lengths > 0, rows[:, 0], NEVER)
+        self._boundary[slots] = rows[:, 1:]
+
+    def clear_groups(self) -> None:
+        self._newest, self._boundary = np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
+
+    # ------------------------------------------------------------------ state
+
+    def dump(self, slots: int) -> Tables:
+        slots = slots if self.residents is None else 0
+        self._grow(slots)
         tables: Tables = {"newest": self._newest[:slots], "clock": self._clock, "counts": self.counts}
         if self._boundary.any():
             tables["boundary"] = self._boundary[:slots]

@@ -23,6 +23,7 @@ from headrace.measure.queue import (
 )
 from headrace.measure.replay import replay
 from headrace.measure.reservoir import EventReservoir
+from headrace.measure.residents import Residents
 from headrace.measure.steps import (
     ADD,
     ANSWER,
@@ -137,6 +138,7 @@ class CountLeaf:
         self._encoder = encoder
         self._slot_row = encoder.slot_row(leaf.group_by)
         self.name = leaf_name(leaf, aggregators[0])
+        self.residents: Residents | None = None
         # Which slots a past event was in is not asked again, and slots change when a group moves.
         slot_rows = [encoder.slot_row(group_by) for group_by in encoder.groupings]
         self._kept_rows: Ints = np.setdiff1d(np.arange(encoder.rows), slot_rows)
@@ -216,7 +218,10 @@ class CountLeaf:
         clear_all(self.aggregators)
 
     def push(self, batch: Batch) -> None:
-        slots = self._encoder.groupings[self._leaf.group_by].slots
+        own = batch.events[self._slot_row]
+        if self.residents is not None:
+            own = self.residents.local(own)
+        slots = self.residents.slots if self.residents else self._encoder.groupings[self._leaf.group_by].slots
         self._grow(slots)
         for aggregator in self.aggregators:
             aggregator.begin(batch.rows, slots)
@@ -225,7 +230,7 @@ class CountLeaf:
         node_of_row, leaving = np.empty(batch.rows, np.int64), np.empty(batch.rows, np.int64)
         steps = np.empty((4, 3 * batch.rows), np.int64)
         written, left = _write_count_steps(
-            batch.events[self._slot_row], counted, self._limit, self._groups, self._after, self._free,
+            own, counted, self._limit, self._groups, self._after, self._free,
             node_of_row, leaving, steps,
         )  # fmt: skip
         leaving = leaving[:left]

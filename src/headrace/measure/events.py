@@ -20,6 +20,7 @@ from headrace.language.nodes import Column, Expr
 from headrace.measure.jit import Flags, Ints
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
+from headrace.measure.residents import StoredGrouping
 from headrace.measure.steps import gather
 from headrace.measure.words import (
     Words,
@@ -31,6 +32,7 @@ from headrace.measure.words import (
     order_codes_back,
     to_words,
 )
+from headrace.state.rocks import RocksGroups
 from headrace.state.tables import Tables, part_of, under
 
 TIME_ROW, NUMBER_ROW, FLAG_ROW = 0, 1, 2
@@ -146,13 +148,26 @@ def flag_of(words: Ints, flag: int) -> Ints:
 class EventEncoder:
     """Knows where in the matrix everything is."""
 
-    def __init__(self, stage: Stage, texts: BytesIndex, columns: Mapping[str, pa.DataType] | None = None):
-        """`columns`, with their types, are remembered as they came, for metrics that do not exist yet."""
+    def __init__(
+        self,
+        stage: Stage,
+        texts: BytesIndex,
+        columns: Mapping[str, pa.DataType] | None = None,
+        database: RocksGroups | None = None,
+    ):
+        """`columns`, with their types, are remembered as they came, for metrics that do not exist yet.
+
+        `database`: where the keys of groups are, if not in memory.
+        """
         self.texts = texts
         self.columns = dict(columns or {})
         self._filters: list[Expr] = unique(leaf.where for leaf in stage.leaves if leaf.where is not None)
         arguments = unique((m.argument, m.argument_type) for m in stage.metrics if m.argument is not None)
-        self.groupings = {g: Grouping(g, self.columns) for g in unique(leaf.group_by for leaf in stage.leaves)}
+        self.groupings: dict[tuple[str, ...], Grouping | StoredGrouping] = {}
+        for number, group_by in enumerate(unique(leaf.group_by for leaf in stage.leaves)):
+            self.groupings[group_by] = (
+                Grouping(group_by, self.columns) if database is None else StoredGrouping(group_by, number, database)
+            )
         known = {argument.name for argument, _ in arguments if isinstance(argument, Column)}
         known.update(name for columns in self.groupings for name in columns)
         arguments += [(Column(name), type) for name, type in self.columns.items() if name not in known]

@@ -10,13 +10,14 @@ import numpy as np
 
 from headrace.language import columns_of, format_expr, format_window
 from headrace.language.nodes import Infinite, Sliding, Tumbling
-from headrace.measure.aggregator import Aggregator, dump_all, restore_all
+from headrace.measure.aggregator import Aggregator, clear_all, dump_all, put_all, restore_all, take_all
 from headrace.measure.convert import has_column
 from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout
 from headrace.measure.jit import Ints
 from headrace.measure.plan import Leaf
 from headrace.measure.replay import replay
 from headrace.measure.reservoir import EventReservoir, Position
+from headrace.measure.residents import Residents
 from headrace.measure.steps import (
     ADD,
     COUNTED,
@@ -39,6 +40,7 @@ from headrace.measure.steps import (
     tail_edge,
     write_steps,
 )
+from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 
 SLICE_EVENTS = 1 << 16
@@ -93,6 +95,8 @@ class WindowLeaf:
         self._window = _window_of(leaf, aggregators[0])
         self._newest = NEVER
         self._may_be_late = may_be_late
+        self.residents: Residents | None = None
+        """Where not all groups are in memory: those that are."""
         self.name = leaf_name(leaf, aggregators[0])
         self._steps: Ints = np.zeros((4, _STEP_ROOM), np.int64)
 
@@ -140,7 +144,7 @@ class WindowLeaf:
 
     def push(self, batch: Batch, reservoir: EventReservoir) -> None:
         """Answer the rows of the batch; the reservoir holds their events already."""
-        slots = self._encoder.groupings[self._leaf.group_by].slots
+        slots = self.residents.slots if self.residents else self._encoder.groupings[self._leaf.group_by].slots
         for aggregator in self.aggregators:
             aggregator.begin(batch.rows, slots)
         rows = self._incoming(batch)
@@ -175,15 +179,29 @@ class WindowLeaf:
         matrix = np.empty((4, events.shape[1]), np.int64)
         matrix[TIME] = events[TIME_ROW]
         matrix[NUMBER] = events[NUMBER_ROW]
-        matrix[SLOT] = events[self._slot_row]
+        matrix[SLOT] = self._slots(events)
         matrix[COUNTED] = self._encoder.counted(events, self._leaf.where)
         return matrix
 
     def _incoming(self, batch: Batch) -> Ints:
         rows = np.zeros((_INCOMING_ROWS, batch.rows), np.int64)
         rows[TIME] = batch.events[TIME_ROW]
-        rows[SLOT] = batch.events[self._slot_row]
+        rows[SLOT] = self._slots(batch.events)
         return rows
+
+    def _slots(self, events: Ints) -> Ints:
+        """Where the groups of events are in memory."""
+        slots = events[self._slot_row]
+        return slots if self.residents is None else self.residents.local(slots)
+
+    def take_groups(self, slots: Ints) -> list[Ragged]:
+        return take_all(self.aggregators, slots)
+
+    def put_groups(self, slots: Ints, groups: Sequence[Ragged]) -> None:
+        put_all(self.aggregators, slots, groups)
+
+    def clear_groups(self) -> None:
+        clear_all(self.aggregators)
 
     # ------------------------------------------------------------------- late
 
@@ -194,9 +212,9 @@ class WindowLeaf:
         """
         if not len(batch.late):
             return np.zeros((self._encoder.rows, 0), np.int64)
-        late_slots = np.unique(rows[SLOT, batch.late])
-        wanted = np.zeros(int(rows[SLOT].max()) + 1, np.bool_)
-        wanted[late_slots] = True
+        own = batch.events[self._slot_row]
+        wanted = np.zeros(int(own.max()) + 1, np.bool_)
+        wanted[own[batch.late]] = True
         pieces = [np.zeros((self._encoder.rows, 0), np.int64)]
         for after, up_to in self._late_ranges(batch, rows):
             for events in reservoir.between(after, up_to):
@@ -205,8 +223,8 @@ class WindowLeaf:
                 pieces.append(events[:, known & wanted[np.where(known, slots, 0)]])
         history = np.concatenate(pieces, axis=1)
         history = np.ascontiguousarray(history[:, np.argsort(history[self._slot_row], kind="stable")])
-        rows[HISTORY_FROM] = np.searchsorted(history[self._slot_row], rows[SLOT], side="left")
-        rows[HISTORY_TO] = np.searchsorted(history[self._slot_row], rows[SLOT], side="right")
+        rows[HISTORY_FROM] = np.searchsorted(history[self._slot_row], own, side="left")
+        rows[HISTORY_TO] = np.searchsorted(history[self._slot_row], own, side="right")
         return history
 
     def _late_ranges(self, batch: Batch, rows: Ints) -> list[tuple[int, int]]:

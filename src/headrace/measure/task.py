@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,15 @@ from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch, WindowLeaf
 from headrace.measure.plan import Leaf, Stage
 from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoir
+from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
 from headrace.measure.words import is_ordered_word, to_words
 from headrace.model.ticks import DAY, FARTHEST
+from headrace.state.rocks import RocksGroups
 from headrace.state.store import StoredPart
 from headrace.state.tables import Tables, part_of, size_of, under
+
+_MOST_RESIDENTS: Final = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,21 @@ class TaskSettings:
 class MeasureTask:
     """Answers every row with all metrics of the stage. How rows are cut into batches does not matter."""
 
-    def __init__(self, stage: Stage, settings: TaskSettings, files: ChunkFiles | None = None):
-        """`files`: where full chunks of events stay, for a task that is dumped and restored."""
+    def __init__(
+        self,
+        stage: Stage,
+        settings: TaskSettings,
+        files: ChunkFiles | None = None,
+        database: RocksGroups | None = None,
+    ):
+        """`files`: where full chunks of events stay, for a task that is dumped and restored.
+
+        `database`: where the state of groups is, if it is not all in memory.
+        """
         self.stage = stage
         self._settings = settings
         self._texts = BytesIndex()
-        self._encoder = EventEncoder(stage, self._texts, settings.kept)
+        self._encoder = EventEncoder(stage, self._texts, settings.kept, database)
         closure = CLOSURE if settings.policy is None else settings.policy.closure
         self.reservoir = EventReservoir(
             self._encoder.rows, settings.memory_bytes, settings.chunk_events, files=files, closure=closure
@@ -90,6 +103,7 @@ class MeasureTask:
         self._aggregators: list[Aggregator] = []
         for leaf in stage.leaves:
             self._plant(leaf)
+        self._residents = [] if database is None else self._house(database)
         self._next_number = 0
         self._newest = NEVER
         self.codes: Ints = np.zeros(0, np.int64)
@@ -109,6 +123,18 @@ class MeasureTask:
             return
         for together in _by_late_mode(aggregators) if late else [aggregators]:
             self._windows.append(WindowLeaf(leaf, together, self._encoder, may_be_late=late))
+
+    def _house(self, database: RocksGroups) -> list[Residents]:
+        """Groups are in memory only while they are needed."""
+        found = []
+        for table, leaf in enumerate(self.leaves):
+            parts = len(leaf.aggregators) + isinstance(leaf, CountLeaf)
+            leaf.residents = Residents(database, table, parts, leaf)
+            found.append(leaf.residents)
+        if self._admission is not None:
+            self._admission.residents = Residents(database, len(found), 1, self._admission)
+            found.append(self._admission.residents)
+        return found
 
     @property
     def leaves(self) -> list[WindowLeaf | CountLeaf]:
@@ -180,6 +206,9 @@ class MeasureTask:
         self._next_number += rows.num_rows
         self._newest = max(self._newest, int(events[TIME_ROW].max()))
         self._forget()
+        for residents in self._residents:
+            if len(residents) > _MOST_RESIDENTS:
+                residents.go_back()
         return [found[metric.name] for metric in self.stage.metrics]
 
     def note(self, codes: Ints) -> None:
@@ -209,6 +238,8 @@ class MeasureTask:
 
     def dump(self) -> tuple[Tables, dict[str, Any], tuple[StoredPart, ...]]:
         """Everything needed to go on after the last pushed row: tables, small values that belong to them, files."""
+        for residents in self._residents:
+            residents.go_back()
         events, files = self.reservoir.dump()
         tables = {
             "clock": np.array([self._next_number, self._newest], np.int64),
@@ -234,6 +265,7 @@ class MeasureTask:
             "bytes": bytes_of,
             "groups": self.groups,
             "events": len(self.reservoir),
+            "event_files": len(files),
             "newest": None if self._newest == NEVER else self._newest,
             "oldest": self.reservoir.oldest,
         }
@@ -253,7 +285,7 @@ class MeasureTask:
             self.layouts.append(self._encoder.layout)
         self.reservoir.layout = len(self.layouts) - 1
         self.reservoir.convert = lambda layout, events: convert(self.layouts[layout], events, self._encoder)
-        self.reservoir.restore(part_of("events", tables), files, written)
+        self.reservoir.restore(part_of("events", tables), files[: values["event_files"]], written)
         self.reach = {name: time for name, time in values["reach"].items() if name in self._names}
         if self._admission is not None:
             self._admission.restore(part_of("admission", tables))

@@ -62,6 +62,7 @@ def stage_state(
     memory_bytes: int,
     shards: int,
     versions: int,
+    backend: str,
 ) -> StageState:
     columns = tuple(dict.fromkeys([*stage.columns, *keep_columns]))
     settings = definition.settings(max(1, memory_bytes // shards), schema=schema, columns=columns)
@@ -75,6 +76,7 @@ def stage_state(
         policy=asdict(definition.policy),
         metrics={metric.name: describe(metric) for metric in stage.metrics},
         columns={name: str(type) for name, type in settings.kept.items()},
+        backend=backend,
         added=definition.added & names,
         removed=definition.removed,
     )

@@ -25,6 +25,7 @@ from headrace.spark.progress import Progress, read_progress
 from headrace.spark.schema import arrow_schema
 from headrace.spark.streaming import SHARDS, StreamingStage
 
+BACKENDS: Final = ("columnar", "rocksdb")
 OBSERVED: Final = "headrace"
 """The name under which Spark's progress reports and listeners find the counts of a batch."""
 
@@ -58,6 +59,8 @@ class Metrics:
     `keep_columns` columns to remember beside those that the metrics read, for later metrics
     `shards`       into how many parts the state is cut: the largest number of tasks that can share the work
     `versions`     how many batches back the query can be started from
+    `backend`      "columnar" keeps the state of all groups in memory between batches, "rocksdb" only that of groups
+                   that events touch: slower, for state larger than memory (needs `headrace[rocksdb]`)
 
     >>> metrics = Metrics("SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes", time="ts")
     >>> metrics.names
@@ -83,7 +86,10 @@ class Metrics:
         keep_columns: Sequence[str] = (),
         shards: int = SHARDS,
         versions: int = 10,
+        backend: str = "columnar",
     ):
+        if backend not in BACKENDS:
+            raise DefinitionError(f"backend must be one of {', '.join(map(repr, BACKENDS))}, not {backend!r}")
         for name, value in (("parallelism", parallelism), ("shards", shards), ("versions", versions)):
             if value is not None and value < 1:
                 raise DefinitionError(f"{name} must be at least 1, not {value}")
@@ -95,6 +101,7 @@ class Metrics:
         self._keep_columns = tuple(keep_columns)
         self._shards = shards
         self._versions = versions
+        self._backend = backend
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,6 +158,7 @@ class Metrics:
             memory_bytes=self._memory_bytes,
             shards=self._shards if stage.partitioner else 1,
             versions=self._versions,
+            backend=self._backend,
         )
 
     def _status_columns(self) -> list[Column]:

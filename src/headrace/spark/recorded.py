@@ -16,6 +16,13 @@ from headrace.measure.words import type_named
 from headrace.state.store import FORMAT, StageStore, check_format
 
 _FIX: Final = "start the query anew with a checkpoint and a state location of its own"
+_FIXED: Final = (
+    ("shards", "shards"),
+    ("partitioner", "groups"),
+    ("time", "time"),
+    ("arrival", "arrival"),
+    ("backend", "backend"),
+)
 _checked: dict[tuple[str, str], tuple[int, Recorded]] = {}
 
 # What may become what, while state lives: every value of the old type is one of the new.
@@ -39,6 +46,7 @@ class Recorded:
     policy: Mapping[str, Any]
     metrics: Mapping[str, str]
     columns: Mapping[str, str]
+    backend: str = "columnar"
     added: frozenset[str] = field(default_factory=frozenset)
     removed: frozenset[str] = field(default_factory=frozenset)
 
@@ -93,9 +101,14 @@ def check_recorded(store: StageStore, batch: int, recorded: Recorded) -> bool:
 def check_change(found: Mapping[str, Any], wanted: Recorded, path: str) -> None:
     """Raises StateMismatch unless a query with `wanted` can go on from a state that is of `found`."""
     new = wanted.as_json()
-    for what, name in (("shards", "shards"), ("partitioner", "groups"), ("time", "time"), ("arrival", "arrival")):
+    for what, name in _FIXED:
         if found[what] != new[what]:
             raise StateMismatch(f"the state at {path} has {name} {found[what]}, the query has {new[what]}; {_FIX}")
+    if wanted.backend == "rocksdb" and (found["metrics"] != new["metrics"] or found["columns"] != new["columns"]):
+        raise StateMismatch(
+            f"the state at {path} is in RocksDB, where metrics and the types of their columns cannot change; {_FIX}, "
+            f"with the past from metrics.backfill(df)"
+        )
     for name, type in wanted.columns.items():
         check_column(name, found["columns"].get(name), type, name in wanted.partitioner, path)
     _check_metrics(found, wanted, path)

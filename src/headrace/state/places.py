@@ -51,6 +51,18 @@ class Place(ABC):
             raise StateDamaged(self.path_of(name), "it is shorter than what was written")
         return content
 
+    def adopt(self, path: Path, name: str) -> None:
+        """A file of the local disk that will not change any more becomes one of this place."""
+        self.write(name, path.read_bytes())
+
+    @abstractmethod
+    def local_path(self, name: str) -> Path:
+        """The file on the local disk, fetched if it is not there."""
+
+    @abstractmethod
+    def scratch(self) -> Path | None:
+        """A folder for what need not outlive this process, on the disk where files come from; None for any."""
+
     def path_of(self, name: str) -> str:
         return f"{self.location.rstrip('/')}/{name}"
 
@@ -113,6 +125,24 @@ class LocalPlace(Place):
             temporary.unlink(missing_ok=True)
             raise
 
+    def adopt(self, path: Path, name: str) -> None:
+        _tell("before", name)
+        with self._explained(f"cannot write {name}"):
+            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, self._root / name)
+            except OSError:  # another disk, or no links here
+                self._write(name, path.read_bytes())
+        _tell("after", name)
+
+    def local_path(self, name: str) -> Path:
+        return self._root / name
+
+    def scratch(self) -> Path | None:
+        folder = self._root / ".scratch"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def _read(self, name: str, offset: int, size: int | None) -> bytes:
         with open(self._root / name, "rb") as file:
             file.seek(offset)
@@ -131,7 +161,8 @@ class LocalPlace(Place):
 
     def folders(self, folder: str) -> list[str]:
         path = self._root / folder
-        return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
+        names = [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
+        return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
@@ -189,6 +220,15 @@ class RemotePlace(Place):
         content = self._fetch(name, 0, None)
         self._cache._write(name, content)
         return content
+
+    def local_path(self, name: str) -> Path:
+        path = self._cache.local_path(name)
+        if not path.exists():
+            self.read(name)
+        return path
+
+    def scratch(self) -> Path | None:
+        return self._cache.scratch()
 
     def _fetch(self, name: str, offset: int, size: int | None) -> bytes:
         end = None if size is None else offset + size

@@ -150,6 +150,11 @@ class RocksGroups:
         batch.put(_prefix(_COUNTS, grouping), _bytes([given, free + len(slots)]))
         self._write(batch)
 
+    def count(self, grouping: int) -> int:
+        """How many keys have a slot."""
+        given, free = self._counts(grouping)
+        return given - free
+
     def _counts(self, grouping: int) -> tuple[int, int]:
         """How many slots were ever given, and how many are free."""
         found = self._get([_prefix(_COUNTS, grouping)], bytes(2 * _WORD_BYTES))

@@ -140,9 +140,13 @@ class StageStore:
 
     def write_file(self, batch: int, kind: str, content: bytes) -> StoredPart:
         """A new file under a name of its own: two attempts at the same thing never meet."""
-        name = f"{self.folder}/files/{batch:012d}-{uuid.uuid4().hex[:16]}.{kind}"
+        name = self.new_name(batch, kind)
         self.place.write(name, content)
         return StoredPart(name, 0, len(content), zlib.crc32(content))
+
+    def new_name(self, batch: int, kind: str) -> str:
+        """A name that no other file has."""
+        return f"{self.folder}/files/{batch:012d}-{uuid.uuid4().hex[:16]}.{kind}"
 
     def commit(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +12,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from headrace.errors import StateDamaged
 from headrace.measure import definition as definitions
 from headrace.measure.run import measure_table
 from headrace.spark.metrics import Metrics
 from headrace.testing.compare import assert_same_answers
 from headrace.testing.crashes import Crashes, Point
+from headrace.testing.damage import Damage, files_in_use
 from headrace.testing.streams import FolderStream, assert_same_state
 
 TEXT: Final = """
@@ -114,10 +119,48 @@ def assert_as_calm(stream: FolderStream, crashes: Crashes, calm: FolderStream) -
     assert_same_state(stream.state, calm.state)
 
 
-def assert_answered_once(stream: FolderStream) -> None:
-    """Every event that has arrived has one row, and it is the batch's."""
+# --------------------------------------------------------------------- damage
+
+
+def run_stream_to_damage(spark: SparkSession, folder: Path) -> FolderStream:
+    """The small stream after some batches, with one more that has arrived and is not answered."""
+    stream = small_stream(spark, folder)
+    with small_chunks():
+        stream.run(TASKS)
+    assert_answered_once(stream)
+    stream.arrive(micro_batch(BATCHES))
+    return stream
+
+
+def check_damage(whole: FolderStream, folder: Path, kind: str, damage: Damage, dice: random.Random, tasks: int) -> bool:
+    """Go on from a copy of the state in which one file of this kind is damaged.
+
+    Raises AssertionError unless the query is refused with StateDamaged and the name of the file (then gives True) or
+    its answers are right. The copy has a place of its own: workers remember what they wrote in another.
+    """
+    stream = FolderStream(whole.spark, folder / "copy", whole.text, **whole.settings)
+    shutil.copytree(whole.state, stream.state)
+    shutil.copytree(whole.checkpoint, stream.checkpoint)
+    stream.source = whole.source
+    path = dice.choice(files_in_use(stream.state)[kind])
+    damage(path, dice)
+    try:
+        with small_chunks():
+            stream.run(tasks)
+    except (StreamingQueryException, StateDamaged) as error:
+        said = str(error)
+        assert "StateDamaged" in said or isinstance(error, StateDamaged), said
+        # The name of a manifest that is missing is known by none; its folder is.
+        assert path.name in said or (not path.exists() and str(path.parent) in said), said
+        return True
+    assert_answered_once(stream, first=BATCHES * ROWS)
+    return False
+
+
+def assert_answered_once(stream: FolderStream, first: int = 0) -> None:
+    """Every event that has arrived, from the first that is asked for, has one row, and it is the batch's."""
     table, answers = stream.arrived(), stream.answers().sort_by("offset")
-    assert answers["offset"].to_pylist() == table["offset"].to_pylist()
+    assert answers["offset"].to_pylist() == table["offset"].to_pylist()[first:]
     metrics = Metrics(stream.text, **stream.settings)
     names = ["offset", *metrics.names]
-    assert_same_answers(answers.select(names), measure_table(metrics.definition, table).select(names))
+    assert_same_answers(answers.select(names), measure_table(metrics.definition, table).select(names).slice(first))
