@@ -45,7 +45,7 @@ def payments() -> pa.Table:
 def test_every_row_is_answered_and_says_what_became_of_it(spark: SparkSession, tmp_path: Path) -> None:
     stream = FileStream(spark, tmp_path, payments())
     metrics = hr.Metrics(
-        TEXT, time="ts", id="txn", arrival="offset", late="discard", closure="1 minute", status="status",
+        TEXT, time="ts", id="txn", arrival="offset", late="discard", closure="1 minute", dedup="10 m", status="status",
         state=stream.state, parallelism=2,
     )  # fmt: skip
     stream.arrive([5, 6])

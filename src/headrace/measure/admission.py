@@ -29,7 +29,7 @@ from headrace.measure.steps import NEVER
 from headrace.measure.words import is_text, to_words
 from headrace.model.ticks import DAY, MINUTE, Ticks, format_ticks
 from headrace.state.ragged import Ragged, reach
-from headrace.state.tables import Tables
+from headrace.state.tables import AppendOnly, Tables
 
 # What a row is, from harmless to worst: of several stages the worst counts.
 OK, LATE, REWRITTEN, REPEATED, BACKFILLED, TOO_LATE, TOO_OLD, NO_TIME, NO_ARRIVAL = range(9)
@@ -51,8 +51,9 @@ STATUSES: Final = (
 ACCEPT, REWRITE, DISCARD = 0, 1, 2
 LATE_POLICIES: Final = ("accept", "rewrite", "discard")
 
-# Columns of the table of ids.
-_SLOT, _HASH, _HASH_2, _TIME, _USED = 0, 1, 2, 3, 4
+# Columns of the log of ids.
+_SLOT, _HASH, _HASH_2, _TIME = 0, 1, 2, 3
+_ID_WORDS: Final = 4
 _NO_LIMIT: Final = -1
 _GROUP_WORDS: Final = 3
 _TEN_MINUTES: Final = Ticks(10 * MINUTE)
@@ -73,7 +74,7 @@ class Policy:
     late: str = "accept"
     closure: Ticks = _TEN_MINUTES
     keep: Ticks | None = DAY
-    dedup: Ticks | None = _TEN_MINUTES
+    dedup: Ticks | None = None
 
     def __post_init__(self) -> None:
         if self.late not in LATE_POLICIES:
@@ -96,10 +97,14 @@ class Policy:
 
 
 @kernel
-def _home(table: Ints, slot: int, h: int, h2: int) -> Word:
-    mask = len(table) - 1
+def _home(index: Ints, log: Ints, slot: int, h: int, h2: int) -> Word:
+    """Where in the index this id is, or would be. A later entry of the log takes the place of an earlier one."""
+    mask = len(index) - 1
     at = np.int64(mix(np.int64(mix(slot)) ^ h) & np.uint64(mask))
-    while table[at, _USED] and (table[at, _SLOT] != slot or table[at, _HASH] != h or table[at, _HASH_2] != h2):
+    while index[at] >= 0:
+        entry = index[at]
+        if log[entry, _SLOT] == slot and log[entry, _HASH] == h and log[entry, _HASH_2] == h2:
+            break
         at = (at + 1) & mask
     return at
 
@@ -107,9 +112,9 @@ def _home(table: Ints, slot: int, h: int, h2: int) -> Word:
 @kernel
 def _admit(
     slot: Ints, group: Ints, times: Ints, arrivals: Ints, ids: Ints, limits: Ints, newest: Ints, boundary: Ints,
-    table: Ints, clock: Ints, codes: Ints,
+    index: Ints, log: Ints, clock: Ints, codes: Ints,
 ) -> None:  # fmt: skip
-    """`limits` is (late policy, closure, keep, dedup), -1 for none; `clock` is (newest time, ids in the table)."""
+    """`limits` is (late policy, closure, keep, dedup), -1 for none; `clock` is (newest time, ids in the log)."""
     policy, closure, keep, dedup = limits[0], limits[1], limits[2], limits[3]
     for i in range(len(slot)):
         if codes[i] != OK:
@@ -119,8 +124,8 @@ def _admit(
             codes[i] = BACKFILLED
             continue
         if dedup != _NO_LIMIT and ids[i, 2]:
-            place = _home(table, group[i], ids[i, 0], ids[i, 1])
-            if table[place, _USED] and table[place, _TIME] > newest[s] - dedup:
+            place = _home(index, log, group[i], ids[i, 0], ids[i, 1])
+            if index[place] >= 0 and log[index[place], _TIME] > newest[s] - dedup:
                 codes[i] = REPEATED
                 continue
         if keep != _NO_LIMIT and clock[0] != NEVER and t < clock[0] - keep:
@@ -139,26 +144,19 @@ def _admit(
             codes[i] = REWRITTEN
         clock[0] = max(clock[0], t)
         if place >= 0:
-            if not table[place, _USED]:
-                clock[1] += 1
-                table[place, _USED] = 1
-                table[place, _SLOT] = group[i]
-                table[place, _HASH] = ids[i, 0]
-                table[place, _HASH_2] = ids[i, 1]
-            table[place, _TIME] = t
+            entry = clock[1]
+            index[place] = entry
+            log[entry, _SLOT] = group[i]
+            log[entry, _HASH] = ids[i, 0]
+            log[entry, _HASH_2] = ids[i, 1]
+            log[entry, _TIME] = t
+            clock[1] += 1
 
 
 @kernel
-def _move_ids(old: Ints, new: Ints, newest: Ints, dedup: int, oldest: int) -> int:
-    """Ids that can still be found again; gives how many. `newest` is of the group of each."""
-    moved = 0
-    for i in range(len(old)):
-        if old[i, _TIME] > newest[i] - dedup and old[i, _TIME] >= oldest:
-            at = _home(new, old[i, _SLOT], old[i, _HASH], old[i, _HASH_2])
-            for j in range(5):
-                new[at, j] = old[i, j]
-            moved += 1
-    return moved
+def _index_ids(log: Ints, used: int, index: Ints) -> None:
+    for entry in range(used):
+        index[_home(index, log, log[entry, _SLOT], log[entry, _HASH], log[entry, _HASH_2])] = entry
 
 
 @kernel
@@ -185,7 +183,9 @@ class Admission:
         self._keep = int(keep)
         self._newest: Ints = np.zeros(0, np.int64)
         self._boundary: Ints = np.zeros((0, 2), np.int64)
-        self._ids: Ints = np.zeros((256, 5), np.int64)
+        self._ids: Ints = np.zeros((0, _ID_WORDS), np.int64)
+        self._index: Ints = np.full(256, -1, np.int64)
+        self._generation = 0
         self._clock = np.array([NEVER, 0], np.int64)
         self.counts: Ints = np.zeros(len(STATUSES), np.int64)
         self.residents: Residents | None = None
@@ -209,8 +209,9 @@ class Admission:
         local = slot if self.residents is None else self.residents.local(slot)
         self._grow(slots if self.residents is None else self.residents.slots)
         _admit(
-            local, slot, times, arrivals, ids, self._limits, self._newest, self._boundary, self._ids, self._clock, codes
-        )
+            local, slot, times, arrivals, ids, self._limits, self._newest, self._boundary,
+            self._index, self._ids, self._clock, codes,
+        )  # fmt: skip
         self.counts += np.bincount(codes, minlength=len(STATUSES))
 
     def set_boundary(self, slot: Ints, arrivals: Ints) -> None:
@@ -223,14 +224,24 @@ class Admission:
         np.maximum.at(self._boundary[:, 1], slot, arrivals)
 
     def _reserve(self, count: int) -> None:
-        if 2 * (int(self._clock[1]) + count) <= len(self._ids):
-            return
-        oldest = NEVER if self.earliest is None else self.earliest
-        size = 1 << max(8, (4 * (int(self._clock[1]) + count) - 1).bit_length())
-        bigger: Ints = np.zeros((size, 5), np.int64)
-        used = self._ids[self._ids[:, _USED] == 1]
-        self._clock[1] = _move_ids(used, bigger, self._newest_of(used[:, _SLOT]), self._dedup, oldest)
-        self._ids = bigger
+        """Have room for `count` more ids. Those that cannot be found again go, when there may be many of them."""
+        used = int(self._clock[1])
+        if used + count > len(self._ids):
+            log = self._ids[:used]
+            oldest = NEVER if self.earliest is None else self.earliest
+            alive = (log[:, _TIME] > self._newest_of(log[:, _SLOT]) - self._dedup) & (log[:, _TIME] >= oldest)
+            if 2 * int(alive.sum()) < used:
+                log, self._generation = log[alive], self._generation + 1
+            self._clock[1] = len(log)
+            self._ids = np.zeros((max(256, 2 * (len(log) + count)), _ID_WORDS), np.int64)
+            self._ids[: len(log)] = log
+            self._index = self._index[:0]
+        if len(self._index) < 2 * len(self._ids):
+            self._make_index()
+
+    def _make_index(self) -> None:
+        self._index = np.full(1 << (2 * len(self._ids) - 1).bit_length(), -1, np.int64)
+        _index_ids(self._ids, int(self._clock[1]), self._index)
 
     def _newest_of(self, slots: Ints) -> Ints:
         if self.residents is None:
@@ -271,16 +282,19 @@ class Admission:
         if self._boundary.any():
             tables["boundary"] = self._boundary[:slots]
         if self.looks_at_ids:
-            tables["ids"] = self._ids
+            tables[f"ids.{self._generation}"] = AppendOnly(self._ids[: self._clock[1]])
         return tables
 
     def restore(self, tables: Tables) -> None:
         self._newest, self._clock, self.counts = tables["newest"], tables["clock"], tables["counts"]
         self._boundary = tables.get("boundary", np.zeros((len(self._newest), 2), np.int64))
-        if "ids" in tables:
-            self._ids = tables["ids"]
-        elif self.looks_at_ids:  # it is new that ids are looked at
-            self._ids, self._clock[1] = np.zeros((256, 5), np.int64), 0
+        found = [name for name in tables if name.startswith("ids.")]
+        self._ids, self._clock[1] = np.zeros((0, _ID_WORDS), np.int64), 0
+        if found and self.looks_at_ids:
+            [name] = found
+            self._generation = int(name.removeprefix("ids."))
+            self._ids, self._clock[1] = tables[name], len(tables[name])
+        self._index = self._index[:0]
 
 
 def id_words(column: pa.Array) -> Ints:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
 from headrace.state.places import LocalPlace
 from headrace.state.store import StageStore, StoredPart
@@ -23,6 +24,7 @@ from headrace.state.store import StageStore, StoredPart
 T = TypeVar("T")
 
 _THREADS: Final = 4
+_RISING: Final = (TIME_ROW, NUMBER_ROW)
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock: Final = threading.Lock()
 
@@ -38,8 +40,9 @@ def in_background(action: Callable[..., T], *arguments: Any) -> Future[T]:
 
 
 def chunk_bytes(matrix: Ints) -> bytes:
-    """The rows of the matrix as the columns of an Arrow stream, compressed."""
-    table = pa.table([pa.array(row) for row in matrix], [str(i) for i in range(len(matrix))])
+    """The rows of the matrix as the columns of an Arrow stream, compressed; times and numbers as differences."""
+    rows = [np.diff(row, prepend=0) if i in _RISING else row for i, row in enumerate(matrix)]
+    table = pa.table([pa.array(row) for row in rows], [str(i) for i in range(len(rows))])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
@@ -48,7 +51,10 @@ def chunk_bytes(matrix: Ints) -> bytes:
 
 def chunk_of(content: bytes) -> Ints:
     columns = pa.ipc.open_stream(pa.BufferReader(content)).read_all().columns
-    return np.stack([column.to_numpy() for column in columns])
+    matrix = np.stack([column.to_numpy() for column in columns])
+    for i in _RISING:
+        np.cumsum(matrix[i], out=matrix[i])
+    return matrix
 
 
 class ChunkFiles(Protocol):

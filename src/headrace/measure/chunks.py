@@ -70,14 +70,16 @@ class ChunkWriter:
         self._whole: dict[str, StoredPart] = {}
 
     def close(self, chunks: Sequence[Chunk]) -> None:
-        """Full chunks that are past the closure delay, or too many, are packed in the background."""
-        if not chunks:
-            return
-        newest = chunks[-1].last
-        waiting = [chunk for chunk in chunks[:-1] if chunk.stored is None and chunk.packing is None]
-        for i, chunk in enumerate(waiting):
-            if newest - chunk.last > self.closure or len(waiting) - i > _MOST_IN_TRANSITION:
+        """Full chunks are packed in the background: they are in transition until they may leave memory."""
+        for chunk in reversed(chunks[:-1]):
+            if chunk.stored is None and chunk.packing is None:
                 chunk.packing = in_background(chunk_bytes, chunk.events)
+
+    def in_transition(self, chunks: Sequence[Chunk]) -> set[int]:
+        """The chunks that late events are likely to come for: those within the closure delay, if they are not many."""
+        newest = chunks[-1].last if chunks else 0
+        last = [chunk for chunk in chunks[-1 - _MOST_IN_TRANSITION : -1] if newest - chunk.last <= self.closure]
+        return {chunk.serial for chunk in last}
 
     def flush(self, chunks: Sequence[Chunk]) -> None:
         """Begin to write the chunks that are closed; `finish` waits for it. Small files are joined on the way."""

@@ -1,9 +1,9 @@
 """The events a stage remembers, in the order of (time, arrival), in chunks; a bounded part of them is in memory.
 
-A chunk is *open* (the newest), then in *transition* (full, but late events still find it in memory), then *closed*:
-compressed in the background, kept in a file, read back when a window reaches it. Memory does not grow with the length
-of the window. An event that is late for a closed chunk is kept beside it and merged when the chunk is read; when there
-are many of those, the chunks they belong to are written anew.
+A chunk is *open* (the newest), then in *transition* (full and compressed in the background, in memory for the events
+that are late for it), then *closed*: in a file, read back when a window reaches it. Memory does not grow with the
+length of the window. An event that is late for a full chunk is kept beside its file and merged when it is read; when
+there are many of those, the chunks they belong to are written anew.
 """
 
 from __future__ import annotations
@@ -332,9 +332,9 @@ class EventReservoir:
         """What all iterators have passed goes at once; of the rest, what was not touched for longest."""
         resident = [chunk for chunk in self._chunks[:-1] if chunk.matrix is not None]
         left = []
+        needed = self._standing if self.writer is None else self._standing | self.writer.in_transition(self._chunks)
         for chunk in resident:
-            passed = chunk.passed and chunk.serial not in self._standing
-            if self.writer is not None and chunk.stored is not None and passed:
+            if self.writer is not None and chunk.stored is not None and chunk.passed and chunk.serial not in needed:
                 chunk.matrix = None
             else:
                 left.append(chunk)

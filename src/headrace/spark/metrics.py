@@ -35,7 +35,7 @@ class Metrics:
 
     `text`         statements of the metric language, separated by semicolons
     `time`         the column with the time of an event (timestamp or date)
-    `id`           a column that tells events of the same time apart; an event with the id of one before is a duplicate
+    `id`           a column that tells events apart: those of the same time, and, with `dedup`, repeated ones
     `arrival`      a column with the order in which events really came (an offset, a sequence);
                    without it they are taken to have come in the order of (time, id)
     `stream`       which stream of the text is meant, if it names several
@@ -49,7 +49,8 @@ class Metrics:
     `late`         "accept" (count them, however late), "rewrite" (move up the time of those later than `closure`) or
                    "discard" (do not count those)
     `closure`      how late an event of a group may be and still be in time
-    `dedup`        how long an id is remembered; None counts every event
+    `dedup`        how long the id of an event is remembered: an event of the group with the same id counts once;
+                   None, the default, counts every event
 
     For streams only:
 
@@ -80,7 +81,7 @@ class Metrics:
         status: str | None = None,
         late: str = "accept",
         closure: str = "10 minutes",
-        dedup: str | None = "10 minutes",
+        dedup: str | None = None,
         state: str | None = None,
         keep: str | None = "1 day",
         keep_columns: Sequence[str] = (),

@@ -19,7 +19,7 @@ class Rules:
     late: str = "accept"
     closure: int = 600_000_000
     keep: int | None = None
-    dedup: int | None = 600_000_000
+    dedup: int | None = None
 
 
 def statuses(

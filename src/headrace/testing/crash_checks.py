@@ -15,13 +15,14 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from headrace.errors import StateDamaged
+from headrace.errors import StateDamaged, StateError
 from headrace.measure import definition as definitions
 from headrace.measure.run import measure_table
 from headrace.spark.metrics import Metrics
 from headrace.testing.compare import assert_same_answers
-from headrace.testing.crashes import Crashes, Point
+from headrace.testing.crashes import DISK_FULL, Crashes, Point
 from headrace.testing.damage import Damage, files_in_use
+from headrace.testing.full_disk import SmallDisk
 from headrace.testing.streams import FolderStream, assert_same_state
 
 TEXT: Final = """
@@ -141,26 +142,70 @@ def check_damage(whole: FolderStream, folder: Path, kind: str, damage: Damage, d
     stream = FolderStream(whole.spark, folder / "copy", whole.text, **whole.settings)
     shutil.copytree(whole.state, stream.state)
     shutil.copytree(whole.checkpoint, stream.checkpoint)
+    shutil.copytree(whole.out, stream.out)
     stream.source = whole.source
     path = dice.choice(files_in_use(stream.state)[kind])
     damage(path, dice)
+    refused = None
     try:
         with small_chunks():
             stream.run(tasks)
     except (StreamingQueryException, StateDamaged) as error:
-        said = str(error)
-        assert "StateDamaged" in said or isinstance(error, StateDamaged), said
-        # The name of a manifest that is missing is known by none; its folder is.
-        assert path.name in said or (not path.exists() and str(path.parent) in said), said
-        return True
-    assert_answered_once(stream, first=BATCHES * ROWS)
-    return False
+        refused = f"{type(error).__name__}: {error}"
+    if refused is None:
+        assert_answered_once(stream)
+        return False
+    assert "StateDamaged" in refused, refused
+    # Nobody knows the name of a manifest that is missing; its folder is known.
+    assert path.name in refused or (not path.exists() and str(path.parent) in refused), refused
+    return True
 
 
-def assert_answered_once(stream: FolderStream, first: int = 0) -> None:
-    """Every event that has arrived, from the first that is asked for, has one row, and it is the batch's."""
+# ------------------------------------------------------------------ full disk
+
+
+def check_full_disk(spark: SparkSession, folder: Path, disk: SmallDisk) -> None:
+    """A disk with the state on it fills up between two batches; the query goes on when there is space again."""
+    stream = small_stream(spark, folder, batches=1)
+    stream.state = disk.folder / "state"
+    with small_chunks():
+        stream.run(TASKS)
+        before = sorted(stream.state.rglob("*"))
+        stream.arrive(micro_batch(1))
+        disk.fill()
+        assert_says_no_space(stream)
+        assert sorted(stream.state.rglob("*.part-*")) == [path for path in before if ".part-" in path.name]
+        disk.free()
+        stream.run(TASKS)
+    assert_answered_once(stream)
+
+
+def check_no_space_at(spark: SparkSession, folder: Path, crashes: Crashes, point: Point, calm: FolderStream) -> None:
+    """The same, with a disk that says it is full from a point on."""
+    stream = scripted_stream(spark, folder, crashes, DISK_FULL, [point])
+    with small_chunks():
+        assert_says_no_space(stream)
+        crashes.free_space()
+        stream.run(TASKS)
+    assert_as_calm(stream, crashes, calm)
+
+
+def assert_says_no_space(stream: FolderStream) -> None:
+    """The query fails with what is wrong, where, and what to do."""
+    failed = None
+    try:
+        stream.run(TASKS)
+    except (StreamingQueryException, StateError) as error:
+        failed = str(error)
+    assert failed is not None, "a full disk was not noticed"
+    for said in ("No space left on device", str(stream.state), "free some space and start the query again"):
+        assert said in failed, failed
+
+
+def assert_answered_once(stream: FolderStream) -> None:
+    """Every event that has arrived has one row, and it is the batch's."""
     table, answers = stream.arrived(), stream.answers().sort_by("offset")
-    assert answers["offset"].to_pylist() == table["offset"].to_pylist()[first:]
+    assert answers["offset"].to_pylist() == table["offset"].to_pylist()
     metrics = Metrics(stream.text, **stream.settings)
     names = ["offset", *metrics.names]
-    assert_same_answers(answers.select(names), measure_table(metrics.definition, table).select(names).slice(first))
+    assert_same_answers(answers.select(names), measure_table(metrics.definition, table).select(names))

@@ -11,7 +11,8 @@ from headrace.state.rocks import RocksGroups
 
 def slots(grouping: StoredGrouping, cards: list[str | None], shops: list[int | None]) -> list[int]:
     batch = pa.record_batch({"card": pa.array(cards, pa.string()), "shop": pa.array(shops, pa.int32())})
-    return grouping.slot_of(batch, BytesIndex()).tolist()
+    found: list[int] = grouping.slot_of(batch, BytesIndex()).tolist()
+    return found
 
 
 def test_equal_keys_have_equal_slots_in_every_batch(tmp_path: Path) -> None:
