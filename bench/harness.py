@@ -131,9 +131,13 @@ class Bench:
             start = time.perf_counter()
             action()
             seconds = time.perf_counter() - start
+        self.timed(what, seconds)
+        return seconds
+
+    def timed(self, what: str, seconds: float) -> None:
+        """Keep a time that another process of this run measured."""
         self._timings.append({"what": what, "seconds": round(seconds, 3)})
         self.say(f"{what}: {seconds:.2f} s")
-        return seconds
 
     def race(self, what: str, rounds: int, racers: Mapping[str, Callable[[], object]]) -> dict[str, float]:
         """The best time of each; they take turns, so that a busy minute of the machine hits all alike."""

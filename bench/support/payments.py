@@ -20,8 +20,9 @@ ROW_GROUP: Final = 250_000
 
 @dataclass(frozen=True)
 class Payments:
-    """`rows` payments, uniform over `seconds`, no two at the same microsecond; cards are drawn by Zipf's law.
+    """`rows` payments, uniform over `seconds`, no two at the same time; cards are drawn by Zipf's law.
 
+    `tick_micros` all times are multiples of so many microseconds
     `hot_share`   this part of all payments goes to one card more
     `late_share`  this part arrives up to `late_seconds` after its time; a column `arrival` has the order
     """
@@ -33,6 +34,7 @@ class Payments:
     hot_share: float = 0.0
     late_share: float = 0.0
     late_seconds: int = 60
+    tick_micros: int = 1
     seed: int = 2026
 
     def write(self, path: Path) -> Path:
@@ -59,8 +61,9 @@ class Payments:
 
     def _times(self, rng: np.random.Generator) -> NDArray[np.int64]:
         # Sorted draws from a range that is `rows` shorter, spread by their rank: uniform and distinct.
-        draws = np.sort(rng.integers(0, self.seconds * SECOND - self.rows, self.rows))
-        return _START + draws + np.arange(self.rows)
+        ticks = self.seconds * SECOND // self.tick_micros
+        draws = np.sort(rng.integers(0, ticks - self.rows, self.rows))
+        return _START + (draws + np.arange(self.rows)) * self.tick_micros
 
     def _card_numbers(self, rng: np.random.Generator) -> NDArray[np.int64]:
         weights = np.cumsum(np.arange(1, self.cards + 1) ** -self.power)

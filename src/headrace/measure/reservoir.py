@@ -253,6 +253,7 @@ class EventReservoir:
             chunk = self._chunks[at.chunk]
             if chunk.first > up_to:
                 break
+            self._prefetch(at.chunk + 1)
             matrix = self._load(chunk)
             end = int(np.searchsorted(matrix[TIME_ROW, : chunk.size], up_to, side="right"))
             stop = max(at.offset, min(end, at.offset + limit - count))
@@ -267,16 +268,16 @@ class EventReservoir:
         return self._joined(pieces), at, self._is_past(at, up_to)
 
     def _stand(self, at: Position) -> None:
-        """An iterator is here: the chunk stays in memory, and past its middle the next one is fetched."""
-        if at.chunk >= len(self._chunks):
-            return
-        chunk = self._chunks[at.chunk]
-        self._standing.add(chunk.serial)
-        if at.chunk + 1 < len(self._chunks) and 2 * at.offset > chunk.size:
-            following = self._chunks[at.chunk + 1]
-            self._standing.add(following.serial)
-            if following.matrix is None and following.loading is None and following.layout == self.layout:
-                following.loading = in_background(self._read, following, self._late_of(following))
+        """An iterator is here: the chunk stays in memory, and the one after it."""
+        self._standing.update(chunk.serial for chunk in self._chunks[at.chunk : at.chunk + 2])
+
+    def _prefetch(self, index: int) -> None:
+        """Who enters a chunk will come to the next."""
+        if index < len(self._chunks):
+            chunk = self._chunks[index]
+            # To read an older layout may bring new groups, which is nothing for a thread.
+            if chunk.matrix is None and chunk.loading is None and chunk.layout == self.layout:
+                chunk.loading = in_background(self._read, chunk, self._late_of(chunk))
 
     def _joined(self, pieces: list[Ints]) -> Ints:
         if len(pieces) == 1:

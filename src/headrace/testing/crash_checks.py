@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,11 +138,7 @@ def check_damage(whole: FolderStream, folder: Path, kind: str, damage: Damage, d
     Raises AssertionError unless the query is refused with StateDamaged and the name of the file (then gives True) or
     its answers are right. The copy has a place of its own: workers remember what they wrote in another.
     """
-    stream = FolderStream(whole.spark, folder / "copy", whole.text, **whole.settings)
-    shutil.copytree(whole.state, stream.state)
-    shutil.copytree(whole.checkpoint, stream.checkpoint)
-    shutil.copytree(whole.out, stream.out)
-    stream.source = whole.source
+    stream = whole.copied(folder / "copy")
     path = dice.choice(files_in_use(stream.state)[kind])
     damage(path, dice)
     refused = None
