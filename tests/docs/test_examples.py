@@ -23,6 +23,11 @@ LINES = {
     "replay_arrival.py": [
         "   101  12:04      20            530                30  <- the late payment was not there yet"
     ],
+    "stream_with_restart.py": [
+        "stopped after 700 payments",
+        "{'ok': 1000, 'late': 0, 'rewritten': 0, 'duplicate': 0, 'discarded': 0}",
+        "different from those of the batch: 0",
+    ],
 }
 """Lines that an example must print."""
 

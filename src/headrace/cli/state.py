@@ -22,7 +22,9 @@ state = typer.Typer(
     help="Look into the state that streams keep between batches, check it, and delete what nobody needs.",
 )
 
-Location = Annotated[str, typer.Argument(help="The state location: a folder, or a URL that fsspec knows.")]
+Location = Annotated[
+    str, typer.Argument(metavar="LOCATION", help="The state location: a folder, or a URL that fsspec knows.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines: one JSON document on stdout.")]
 _NEWEST = 1 << 62
 

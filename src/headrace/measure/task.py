@@ -251,7 +251,7 @@ class MeasureTask:
             slots = self._encoder.groupings[self.stage.partitioner].slots
             tables.update(under("admission", self._admission.dump(slots)))
         bytes_of = {"strings": size_of("texts", tables), "keys": size_of("groups", tables)}
-        bytes_of |= {"events": size_of("events", tables), "ids": size_of("admission", tables)}
+        bytes_of |= {"events": size_of("events", tables), "times and ids": size_of("admission", tables)}
         for leaf in self.leaves:
             tables.update(under(leaf.name, leaf.dump()))
             for aggregator in leaf.aggregators:

@@ -27,7 +27,7 @@ class StageProgress:
     state_bytes: int
     event_bytes: int
     bytes: Mapping[str, int]
-    """What takes how much of the state: strings, keys, events that are not in files, ids, each metric."""
+    """What takes how much of the state: strings, keys, events that are not in files, times and ids, metrics."""
     complete_from: Mapping[str, dt.datetime]
     """Metrics that came later than the stream: the time after which they have seen every event."""
 

@@ -22,7 +22,7 @@ SELECT avg(amount) AS usual FROM payments GROUP BY merchant OVER sliding 1 hour 
 def test_help_names_every_command(headrace: Command) -> None:
     said = headrace("--help")
     assert said.code == 0
-    assert all(command in said.out for command in ("demo", "check", "explain", "measure"))
+    assert all(command in said.out for command in ("demo", "check", "explain", "measure", "state"))
 
 
 @pytest.mark.parametrize("command", ["demo", "check", "explain", "measure"])
