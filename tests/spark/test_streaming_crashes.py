@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -36,6 +37,16 @@ def test_random_streams_are_answered_as_the_batch_and_the_oracle_do(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     check_random_stream(spark, tmp_path, seed)
+
+
+def test_a_micro_batch_in_which_no_event_has_a_time_is_answered_with_nulls(spark: SparkSession, tmp_path: Path) -> None:
+    stream = FolderStream(spark, tmp_path, "SELECT count(*) AS n FROM t GROUP BY k OVER infinite", time="ts")
+    times = pa.timestamp("us", "UTC")
+    stream.arrive(
+        pa.table({"k": ["a"], "ts": pa.array([None], times)}), pa.table({"k": ["a"], "ts": pa.array([7], times)})
+    )
+    stream.run(tasks=1)
+    assert sorted(stream.answers()["n"].to_pylist(), key=str) == [1, None]
 
 
 def test_workers_killed_in_the_middle_of_commits_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
