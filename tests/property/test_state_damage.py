@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import StateDamaged
-from headrace.spark.recorded import Recorded, last_record, record
+from headrace.spark.recorded import Recorded, check_recorded, last_record, record
 from headrace.state.places import LocalPlace
 from headrace.state.store import ShardVersion, StageStore, StoredPart
 
@@ -61,3 +62,14 @@ def test_no_damage_to_what_names_the_state_goes_unnoticed(tmp_path: Path, what: 
         store.commit(0, 0, 1, {3: version}, {})
         [path] = tmp_path.rglob("*.manifest")
         assert_all_noticed(path, lambda: store.versions(0, 0, 1))
+
+
+def test_metrics_that_were_added_do_not_begin_again_when_their_record_is_lost(tmp_path: Path) -> None:
+    store = StageStore(LocalPlace(str(tmp_path)), "query/by-card")
+    recorded = replace(RECORDED, added=frozenset(RECORDED.metrics))
+    assert check_recorded(store, 4, recorded)
+    store.commit(4, 0, 1, {3: ShardVersion("a1", (), (), (), {})}, {})
+    [path] = tmp_path.rglob("*.json")
+    path.unlink()
+    with pytest.raises(StateDamaged):
+        check_recorded(store, 5, recorded)

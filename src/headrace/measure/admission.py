@@ -243,6 +243,16 @@ class Admission:
         self._index = np.full(1 << (2 * len(self._ids) - 1).bit_length(), -1, np.int64)
         _index_ids(self._ids, int(self._clock[1]), self._index)
 
+    def forget(self, slots: Ints) -> None:
+        """These groups are gone, and others get their slots."""
+        self._newest[slots] = NEVER
+        self._boundary[slots] = 0
+        log = self._ids[: self._clock[1]]
+        left = log[~np.isin(log[:, _SLOT], slots)]
+        if len(left) < len(log):
+            self._ids, self._clock[1] = left, len(left)
+            self._generation, self._index = self._generation + 1, self._index[:0]
+
     def _newest_of(self, slots: Ints) -> Ints:
         if self.residents is None:
             return self._newest[slots]

@@ -17,15 +17,16 @@ import pyarrow.compute as pc
 
 from headrace.language import evaluate, format_expr
 from headrace.language.nodes import Column, Expr
-from headrace.measure.jit import Flags, Ints
+from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
 from headrace.measure.residents import StoredGrouping
-from headrace.measure.steps import gather
+from headrace.measure.steps import NEVER, gather
 from headrace.measure.words import (
     Words,
     from_words,
     is_float,
+    is_text,
     is_wide,
     is_wide_name,
     order_codes,
@@ -37,7 +38,16 @@ from headrace.state.tables import Tables, part_of, under
 
 TIME_ROW, NUMBER_ROW, FLAG_ROW = 0, 1, 2
 _FLAGS_A_ROW = 62
+_FEW_GROUPS = 1024
+_TEXT_NAMES = ("string", "large_string", "binary", "large_binary")
+_NO_SLOTS: Ints = np.zeros(0, np.int64)
 _FIRST_GROUP_SLOT = 1
+
+
+@kernel
+def _raise_to(newest: Ints, slots: Ints, times: Ints) -> None:
+    for i in range(len(slots)):
+        newest[slots[i]] = max(newest[slots[i]], times[i])
 
 
 class Grouping:
@@ -48,19 +58,68 @@ class Grouping:
         self.columns = columns
         self._types = types or {}
         self._index: RowIndex | None = None
+        self._newest: Ints = np.zeros(0, np.int64)
 
     @property
     def slots(self) -> int:
         """How many slots are in use, with slot 0."""
         return _FIRST_GROUP_SLOT + (1 if self._index is None else len(self._index))
 
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return 1 if self._index is None else self._index.in_use
+
     def dump(self) -> Tables:
-        return {} if self._index is None else self._index.dump()
+        if self._index is None:
+            return {}
+        self._newest = grown(self._newest, self.slots, fill=NEVER)
+        return {**self._index.dump(), "newest": self._newest[: self.slots]}
 
     def restore(self, tables: Tables) -> None:
         if tables:
             self._index = RowIndex(tables["keys"].shape[1])
             self._index.restore(tables)
+            self._newest = tables["newest"]
+
+    def touch(self, slots: Ints, times: Ints) -> None:
+        """Groups had events at these times."""
+        self._newest = grown(self._newest, self.slots, fill=NEVER)
+        _raise_to(self._newest, slots, times)
+
+    def release_before(self, time: int) -> Ints:
+        """Forget groups all of whose events are before this time, if those are many; their slots, which others get."""
+        if self._index is None:
+            return _NO_SLOTS
+        gone = np.flatnonzero((self._newest < time) & (self._newest != NEVER))
+        if len(gone) < max(_FEW_GROUPS, self._index.in_use // 4):
+            return _NO_SLOTS
+        self._newest[gone] = NEVER
+        self._index.release(gone - _FIRST_GROUP_SLOT)
+        return gone
+
+    def texts_at(self) -> list[int]:
+        """Which words of a key stand for strings."""
+        found, at = [], 0
+        for column in self.columns:
+            if is_text(self._types[column]):
+                found.append(at)
+            at += 1 + is_wide(self._types[column])
+        return found
+
+    def text_codes(self) -> Ints:
+        """The strings of all keys in use."""
+        if self._index is None:
+            return _NO_SLOTS
+        return np.unique(self._index.keys[self._index.live != 0][:, self.texts_at()])
+
+    def rename_texts(self, new: Ints) -> None:
+        """The strings have other codes from now on."""
+        if self._index is not None:
+            keys = self._index.keys.copy()
+            for at in self.texts_at():
+                keys[:, at] = new[keys[:, at]]
+            self._index.replace(keys)
 
     def column(self, name: str, slots: Ints, texts: BytesIndex) -> pa.Array:
         """The values of one of the columns for these slots."""
@@ -129,6 +188,11 @@ class EventLayout:
     def rows(self) -> int:
         wide = sum(1 + wide for _, wide in self.word_rows)
         return FLAG_ROW + self.flag_rows + len(self.groupings) + wide
+
+    @property
+    def has_texts(self) -> bool:
+        """Do the events themselves have codes of strings?"""
+        return any(type in _TEXT_NAMES for _, type in self.arguments)
 
     def slot_row(self, group_by: tuple[str, ...]) -> int:
         return FLAG_ROW + self.flag_rows + self.groupings.index(group_by)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
+from headrace.measure.jit import Bytes, Flags, Ints, Word, grown, kernel
 from headrace.state.tables import AppendOnly, Tables
 
 _EMPTY = -1
@@ -24,7 +24,8 @@ def mix(value: Word) -> Word:
 
 
 @kernel
-def _intern_rows(rows: Ints, codes: Ints, table: Ints, keys: Ints, used: int) -> int:
+def _intern_rows(rows: Ints, codes: Ints, table: Ints, keys: Ints, used: int, free: Ints) -> int:
+    """`free` has how many codes follow it that may be given again."""
     mask = np.uint64(len(table) - 1)
     width = rows.shape[1]
     for i in range(len(rows)):
@@ -35,11 +36,16 @@ def _intern_rows(rows: Ints, codes: Ints, table: Ints, keys: Ints, used: int) ->
         while True:
             code = table[at]
             if code < 0:
+                new = np.int64(used)
+                if free[0] > 0:
+                    new = free[free[0]]
+                    free[0] -= 1
+                else:
+                    used += 1
                 for j in range(width):
-                    keys[used, j] = rows[i, j]
-                table[at] = used
-                codes[i] = used
-                used += 1
+                    keys[new, j] = rows[i, j]
+                table[at] = new
+                codes[i] = new
                 break
             same = True
             for j in range(width):
@@ -53,16 +59,44 @@ def _intern_rows(rows: Ints, codes: Ints, table: Ints, keys: Ints, used: int) ->
     return used
 
 
+@kernel
+def _place_rows(keys: Ints, live: Flags, table: Ints) -> None:
+    """The places of keys that are in use, in an empty table."""
+    mask = np.uint64(len(table) - 1)
+    for code in range(len(live)):
+        if live[code]:
+            h = np.uint64(0x9E3779B97F4A7C15)
+            for j in range(keys.shape[1]):
+                h = mix(np.int64(h) ^ keys[code, j]) + np.uint64(0x9E3779B97F4A7C15)
+            at = h & mask
+            while table[at] >= 0:
+                at = (at + np.uint64(1)) & mask
+            table[at] = code
+
+
 class RowIndex:
     """Codes for rows of `width` words."""
 
     def __init__(self, width: int):
         self._keys: Ints = np.zeros((64, width), np.int64)
         self._table: Ints = np.full(256, _EMPTY, np.int64)
+        self._free: Ints = np.zeros(1, np.int64)
         self._used = 0
 
     def __len__(self) -> int:
+        """How many codes were ever given."""
         return self._used
+
+    @property
+    def in_use(self) -> int:
+        return self._used - int(self._free[0])
+
+    @property
+    def live(self) -> Flags:
+        """1 for each code that is in use."""
+        flags: Flags = np.ones(self._used, np.uint8)
+        flags[self._free[1 : 1 + self._free[0]]] = 0
+        return flags
 
     @property
     def keys(self) -> Ints:
@@ -73,16 +107,29 @@ class RowIndex:
         """The code of every row; rows not seen before get new codes in the order they come."""
         codes = np.empty(len(rows), np.int64)
         self._reserve(self._used + len(rows))
-        self._used = int(_intern_rows(rows, codes, self._table, self._keys, self._used))
+        self._used = int(_intern_rows(rows, codes, self._table, self._keys, self._used, self._free))
         return codes
 
+    def release(self, codes: Ints) -> None:
+        """Forget these keys; their codes go to keys that come later."""
+        have = int(self._free[0])
+        self._free = grown(self._free, have + 1 + len(codes))
+        self._free[have + 1 : have + 1 + len(codes)] = codes
+        self._free[0] = have + len(codes)
+        self._keys[codes] = 0
+        self._rehash(self._used)
+
+    def replace(self, keys: Ints) -> None:
+        """Other keys for the same codes."""
+        self._keys = keys
+        self._rehash(self._used)
+
     def dump(self) -> Tables:
-        return {"keys": self.keys}
+        return {"keys": self.keys, "free": self._free[: 1 + self._free[0]]}
 
     def restore(self, tables: Tables) -> None:
-        self._keys = tables["keys"]
+        self._keys, self._free = tables["keys"], tables["free"]
         self._used = len(self._keys)
-        self._table = np.full(256, _EMPTY, np.int64)
         self._rehash(self._used)
 
     def _reserve(self, count: int) -> None:
@@ -92,8 +139,7 @@ class RowIndex:
 
     def _rehash(self, count: int) -> None:
         self._table = np.full(_power_of_two(max(64, 4 * count)), _EMPTY, np.int64)
-        rows = self.keys.copy()
-        _intern_rows(rows, np.empty(len(rows), np.int64), self._table, self._keys, 0)
+        _place_rows(self._keys, self.live, self._table)
 
 
 def _power_of_two(at_least: int) -> int:
@@ -159,7 +205,9 @@ def _rehash(hashes: Ints, used: int, table: Ints) -> None:
 class BytesIndex:
     """Codes for byte strings; `offsets` and `arena` hold the string of every code."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 0) -> None:
+        """`generation`: how often strings were forgotten."""
+        self._generation = generation
         self.offsets: Ints = np.zeros(65, np.int64)
         self.arena: Bytes = np.zeros(1024, np.uint8)
         self._hashes: Ints = np.zeros(64, np.int64)
@@ -180,13 +228,24 @@ class BytesIndex:
         )
         return codes
 
+    def keep(self, codes: Ints) -> Ints:
+        """Forget all strings but these; gives their new codes, by the old ones (0 for those that are gone)."""
+        renamed = np.zeros(self._used, np.int64)
+        starts, ends, arena = self.offsets[codes], self.offsets[codes + 1], self.arena
+        self.__init__(self._generation + 1)  # type: ignore[misc]
+        renamed[codes] = self.intern(starts, ends, arena)
+        return renamed
+
     def dump(self) -> Tables:
-        offsets = self.offsets[: self._used + 1]
-        return {"offsets": AppendOnly(offsets), "arena": AppendOnly(self.arena[: offsets[-1]])}
+        offsets, name = self.offsets[: self._used + 1], self._generation
+        return {f"offsets.{name}": AppendOnly(offsets), f"arena.{name}": AppendOnly(self.arena[: offsets[-1]])}
 
     def restore(self, tables: Tables) -> None:
-        self.__init__()  # type: ignore[misc]
-        self.intern(tables["offsets"][:-1], tables["offsets"][1:], tables["arena"])
+        [name] = [name for name in tables if name.startswith("offsets.")]
+        generation = int(name.removeprefix("offsets."))
+        self.__init__(generation)  # type: ignore[misc]
+        offsets = tables[name]
+        self.intern(offsets[:-1], offsets[1:], tables[f"arena.{generation}"])
 
     def _reserve(self, count: int, size_bytes: int) -> None:
         self.offsets = grown(self.offsets, count + 1)

@@ -90,6 +90,11 @@ class StoredGrouping:
         """How many slots are in use, with slot 0."""
         return _FIRST_SLOT + (self.database.count(self._number) if self.columns else 1)
 
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return self.slots - _FIRST_SLOT
+
     def dump(self) -> Tables:
         return {}
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.language.nodes import LastEvents
+from headrace.language.nodes import Infinite, LastEvents
 from headrace.measure.admission import (
     COUNTED_CODES,
     NO_ARRIVAL,
@@ -26,7 +26,7 @@ from headrace.measure.chunk_files import ChunkFiles
 from headrace.measure.chunks import CLOSURE
 from headrace.measure.convert import convert
 from headrace.measure.count_leaf import CountLeaf
-from headrace.measure.events import TIME_ROW, EventEncoder, EventLayout
+from headrace.measure.events import TIME_ROW, EventEncoder, EventLayout, Grouping
 from headrace.measure.explain import describe
 from headrace.measure.functions import aggregator_of
 from headrace.measure.jit import Ints
@@ -151,7 +151,7 @@ class MeasureTask:
 
     @property
     def groups(self) -> int:
-        return self._encoder.groupings[self.stage.partitioner].slots - 1
+        return self._encoder.groupings[self.stage.partitioner].groups
 
     # ------------------------------------------------------------------- push
 
@@ -203,6 +203,8 @@ class MeasureTask:
         for count in self._counts:
             count.push(batch)
         found = {aggregator.metric.name: aggregator.finish() for aggregator in self._aggregators}
+        if self.reservoir.writer is not None:
+            self._touch(events)
         self._next_number += rows.num_rows
         self._newest = max(self._newest, int(events[TIME_ROW].max()))
         self._forget()
@@ -225,6 +227,35 @@ class MeasureTask:
         slot = self._encoder.groupings[self.stage.partitioner].slot_of(rows, self._texts)
         self._admission.set_boundary(slot[known], arrivals.word[known])
 
+    # ----------------------------------------------------------------- groups
+
+    def _touch(self, events: Ints) -> None:
+        for columns, grouping in self._encoder.groupings.items():
+            if isinstance(grouping, Grouping):
+                grouping.touch(events[self._encoder.slot_row(columns)], events[TIME_ROW])
+
+    def _release_groups(self) -> None:
+        """Forget groups of which no event is remembered: every window has passed them. Count windows never do."""
+        oldest = self.reservoir.oldest
+        lasting = {leaf.group_by for leaf in self.stage.leaves if isinstance(leaf.window, (LastEvents, Infinite))}
+        released = False
+        for columns, grouping in self._encoder.groupings.items():
+            if isinstance(grouping, Grouping) and columns not in lasting and oldest is not None:
+                gone = grouping.release_before(oldest)
+                released |= len(gone) > 0
+                if len(gone) and columns == self.stage.partitioner and self._admission is not None:
+                    self._admission.forget(gone)
+        if released and not any(layout.has_texts for layout in self.layouts):
+            self._release_texts()
+
+    def _release_texts(self) -> None:
+        """Only keys have strings: those of keys that are left stay."""
+        groupings = [g for g in self._encoder.groupings.values() if isinstance(g, Grouping)]
+        used = np.unique(np.concatenate([grouping.text_codes() for grouping in groupings]))
+        renamed = self._texts.keep(used)
+        for grouping in groupings:
+            grouping.rename_texts(renamed)
+
     # ------------------------------------------------------------------ state
 
     def go_on(self, files: ChunkFiles) -> None:
@@ -240,6 +271,8 @@ class MeasureTask:
         """Everything needed to go on after the last pushed row: tables, small values that belong to them, files."""
         for residents in self._residents:
             residents.go_back()
+        if not self._residents:
+            self._release_groups()
         events, files = self.reservoir.dump()
         tables = {
             "clock": np.array([self._next_number, self._newest], np.int64),
