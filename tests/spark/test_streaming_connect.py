@@ -44,7 +44,9 @@ def streamed(spark: SparkSession, table: pa.Table) -> tuple[Any, dict[str, int],
         stream = FileStream(spark, Path(folder) / "stream", table)
         for tasks, sizes in ((2, [120, 80]), (3, [100])):
             stream.arrive(sizes)
-            metrics = hr.Metrics(TEXT, time="ts", arrival="offset", parallelism=tasks, state=stream.state)
+            metrics = hr.Metrics(
+                TEXT, time="ts", arrival="offset", parallelism=tasks, state=stream.state, status="fate"
+            )
             query = stream.run(metrics)
         # Connect gives the values beside their schema.
         observed = sum(batch["observedMetrics"]["headrace"]["values"][0] for batch in query.recentProgress)

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame
 from headrace.errors import DefinitionError, StateMismatch
 from headrace.measure.definition import Definition
 from headrace.measure.words import is_ordered_word
-from headrace.spark.operator import CODE, Answering, Batches, column, gathered
+from headrace.spark.operator import Answering, Batches, column, gathered
 from headrace.spark.progress import Progress, read_progress
 from headrace.spark.schema import arrow_schema
-from headrace.spark.streaming import SHARD, StreamingStage, answer_struct
+from headrace.spark.streaming import SHARD, StreamingStage, answer_struct, struct_of
 from headrace.spark.versions import BACKFILL, Shards, StageState, TaskPlace
 from headrace.state.places import place_of
 
@@ -39,7 +39,7 @@ class BackfillStage(StreamingStage):
 
     def _answering(self, df: DataFrame) -> Answering:
         state, names, place = self.state, self._inputs(), self._place(self._partitions(df))
-        struct = answer_struct(state.stage)
+        struct = answer_struct(state.stage, self.with_codes)
 
         def measure(batches: Batches) -> Iterator[pa.Array]:
             mine = Shards(state, place())
@@ -48,8 +48,7 @@ class BackfillStage(StreamingStage):
                     task = mine.task(shard)
                     answers = task.push(part)
                     task.set_boundary(part)
-                    codes = pa.array(task.codes, pa.int32())
-                    yield pa.StructArray.from_arrays([*answers, codes], fields=list(struct))
+                    yield struct_of(struct, answers, task.codes)
             mine.commit()
 
         return measure
@@ -83,5 +82,6 @@ def run_backfill(
     place.delete_folder(BACKFILL)
     for state in states:
         stage = BackfillStage(definition, state.stage, parallelism, memory_bytes, state=state)
-        df.transform(stage).select(CODE).write.format("noop").mode("overwrite").save()
+        answers = [column(metric.name) for metric in state.stage.metrics]
+        df.transform(stage).select(*answers).write.format("noop").mode("overwrite").save()
     return read_progress(states[0].location, BACKFILL)

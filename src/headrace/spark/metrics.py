@@ -42,7 +42,8 @@ class Metrics:
     `parallelism`  partitions of each stage; Spark's own choice if not given
     `memory_bytes` how much of its window a Python worker keeps in memory; the rest goes to disk
     `status`       the name of a column to add, which says of every row: ok, late, rewritten, duplicate or discarded;
-                   a second one (`status_reason`) says why
+                   a second one (`status_reason`) says why. On a stream the counts of every micro-batch are then in
+                   Spark's own progress too, as observed metrics called `headrace`
 
     What to do with events that come late or twice; lengths of time are texts ("10 minutes") in the time of events:
 
@@ -121,7 +122,7 @@ class Metrics:
         columns = [column(name) for name in df.columns]
         for stage in self._operators(df, plan):
             df = stage(df)
-        if df.isStreaming:
+        if df.isStreaming and self.definition.status is not None:
             df = df.observe(OBSERVED, *_counts())
         return df.select(*columns, *[column(name) for name in plan.names], *self._status_columns())
 

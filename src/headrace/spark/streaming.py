@@ -35,10 +35,6 @@ class StreamingStage(StageOperator):
 
     state: StageState
 
-    @property
-    def with_codes(self) -> bool:
-        return True
-
     def _inputs(self) -> list[str]:
         definition = self.definition
         names = [definition.time, definition.arrival, definition.id, *self.state.settings.kept, SHARD]
@@ -69,13 +65,13 @@ class StreamingStage(StageOperator):
 
     def _answering(self, df: DataFrame) -> Answering:
         definition, state, names = self.definition, self.state, self._inputs()
-        place = self._place(self._partitions(df))
+        place, with_codes = self._place(self._partitions(df)), self.with_codes
 
         def measure(batches: Batches) -> Iterator[pa.Array]:
             mine = Shards(state, place())
             parts = [pa.RecordBatch.from_arrays(list(columns), names=names) for columns in batches]
             if sum(part.num_rows for part in parts):
-                yield from _answers(definition, state, mine, pa.Table.from_batches(parts))
+                yield from _answers(definition, state, mine, pa.Table.from_batches(parts), with_codes)
             mine.commit()
 
         return measure
@@ -90,11 +86,20 @@ def _place_of_task(partitions: int) -> TaskPlace:
     return TaskPlace(query, int(batch), context.partitionId(), partitions)
 
 
-def answer_struct(stage: Stage) -> pa.StructType:
-    return pa.struct([*((metric.name, metric.type) for metric in stage.metrics), (CODE, pa.int32())])
+def answer_struct(stage: Stage, with_codes: bool) -> pa.StructType:
+    more = [(CODE, pa.int32())] if with_codes else []
+    return pa.struct([*((metric.name, metric.type) for metric in stage.metrics), *more])
 
 
-def _answers(definition: Definition, state: StageState, mine: Shards, rows: pa.Table) -> Iterator[pa.Array]:
+def struct_of(struct: pa.StructType, answers: list[pa.Array], codes: Ints) -> pa.StructArray:
+    """The answers of rows, with what became of them if that is wanted."""
+    more = [pa.array(codes, pa.int32())] if struct.num_fields > len(answers) else []
+    return pa.StructArray.from_arrays([*answers, *more], fields=list(struct))
+
+
+def _answers(
+    definition: Definition, state: StageState, mine: Shards, rows: pa.Table, with_codes: bool
+) -> Iterator[pa.Array]:
     """The answers of the rows in their order, each computed by the shard it belongs to, in the order of arrival."""
     order, known = arrival_order(definition, state.stage, rows)
     shard_of_row = rows.column(SHARD).to_numpy()
@@ -102,22 +107,18 @@ def _answers(definition: Definition, state: StageState, mine: Shards, rows: pa.T
     needed = list(dict.fromkeys([*state.settings.columns, *state.stage.columns, *state.settings.kept]))
     sorted_rows = rows.select(needed).take(pa.array(by_shard)).combine_chunks()
     shards = shard_of_row[by_shard]
-    struct = answer_struct(state.stage)
+    struct = answer_struct(state.stage, with_codes)
     pieces, starts = [], np.flatnonzero(np.diff(shards, prepend=-1))
     for start, end in zip(starts, [*starts[1:], len(shards)], strict=True):
         task = mine.task(int(shards[start]))
         for batch in sorted_rows.slice(start, end - start).to_batches(max_chunksize=ROWS_AT_ONCE):
             answers = task.push(batch)
-            pieces.append(pa.StructArray.from_arrays([*answers, pa.array(task.codes, pa.int32())], fields=list(struct)))
+            pieces.append(struct_of(struct, answers, task.codes))
     unknown = unmeasured(definition, rows)
     for shard in np.unique(shard_of_row[~known]).tolist():
         mine.task(shard).note(unknown[(shard_of_row == shard) & ~known])
-    pieces.append(_nothing(struct, unknown[~known]))
+    nothing = [pa.nulls(int((~known).sum()), metric.type) for metric in state.stage.metrics]
+    pieces.append(struct_of(struct, nothing, unknown[~known]))
     back = np.empty(rows.num_rows, np.int64)
     back[np.concatenate([by_shard, np.flatnonzero(~known)])] = np.arange(rows.num_rows)
     yield from pa.chunked_array(pieces, struct).take(pa.array(back)).chunks
-
-
-def _nothing(struct: pa.StructType, codes: Ints) -> pa.StructArray:
-    columns = [pa.nulls(len(codes), field.type) for field in struct if field.name != CODE]
-    return pa.StructArray.from_arrays([*columns, pa.array(codes, pa.int32())], fields=list(struct))
