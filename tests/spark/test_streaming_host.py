@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -181,3 +182,49 @@ def test_a_stream_needs_a_place_for_its_state(spark: SparkSession) -> None:
     metrics = hr.Metrics("SELECT count(*) AS n FROM rate OVER sliding 1 minute", time="timestamp")
     with pytest.raises(hr.DefinitionError, match="needs a place to keep state"):
         metrics.measure(rate)
+
+
+def test_a_location_that_cannot_be_used_is_refused_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
+    rate = spark.readStream.format("rate").load()
+    text = "SELECT count(*) AS n FROM rate GROUP BY value OVER sliding 1 minute"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hr.StateError, match=r"state location .*/file is a file; name a folder, it is made if"):
+        hr.Metrics(text, time="timestamp", state=str(tmp_path / "file")).measure(rate)
+    with pytest.raises(hr.StateError, match=r"state location /proc/x: cannot be used \(.*\); "):
+        hr.Metrics(text, time="timestamp", state="/proc/x").measure(rate)
+    with pytest.raises(hr.EnvironmentProblem, match=r"state location nope://x: .*for example pip install s3fs"):
+        hr.Metrics(text, time="timestamp", state="nope://x").measure(rate)
+
+
+def test_state_of_a_newer_headrace_is_refused_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, payments(100, seed=16))
+    stream.arrive([100])
+    stream.run_text(1)
+    for path in Path(stream.state).rglob("definitions/*.json"):
+        path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(
+        hr.StateMismatch, match="has format 3, and this Headrace knows formats up to 2; upgrade Headrace"
+    ):
+        stream.run_text(1)
+
+
+def test_the_session_may_say_where_state_is(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path, payments(50, seed=18))
+    stream.arrive([50])
+    text = "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 1 minute"
+    for name, folder in (
+        ("headrace.state.location", tmp_path / "shared"),
+        ("spark.sql.streaming.checkpointLocation", tmp_path / "checkpoints" / "headrace-state"),
+    ):
+        place = folder if name.startswith("headrace") else folder.parent
+        spark.conf.set(name, str(place))
+        try:
+            metrics = hr.Metrics(text, time="ts", arrival="offset", parallelism=1)
+            query = FileStream.run(
+                stream, metrics, lambda answered, batch: answered.write.format("noop").mode("overwrite").save()
+            )
+            assert metrics.progress(query).rows == 50
+        finally:
+            spark.conf.unset(name)
+        assert list(folder.rglob("*.manifest"))
+        shutil.rmtree(tmp_path / "checkpoint")
