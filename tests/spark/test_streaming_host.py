@@ -202,10 +202,12 @@ def test_state_of_a_newer_headrace_is_refused_before_the_query_starts(spark: Spa
     stream.run_text(1)
     for path in Path(stream.state).rglob("definitions/*.json"):
         path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(
-        hr.StateMismatch, match="has format 3, and this Headrace knows formats up to 2; upgrade Headrace"
-    ):
+    with pytest.raises(hr.StateMismatch, match="has format 3, and this Headrace knows formats up to 2; upgrade"):
         stream.run_text(1)
+
+
+def nowhere(answered: DataFrame, batch: int) -> None:
+    answered.write.format("noop").mode("overwrite").save()
 
 
 def test_the_session_may_say_where_state_is(spark: SparkSession, tmp_path: Path) -> None:
@@ -220,9 +222,7 @@ def test_the_session_may_say_where_state_is(spark: SparkSession, tmp_path: Path)
         spark.conf.set(name, str(place))
         try:
             metrics = hr.Metrics(text, time="ts", arrival="offset", parallelism=1)
-            query = FileStream.run(
-                stream, metrics, lambda answered, batch: answered.write.format("noop").mode("overwrite").save()
-            )
+            query = stream.run(metrics, nowhere)
             assert metrics.progress(query).rows == 50
         finally:
             spark.conf.unset(name)
