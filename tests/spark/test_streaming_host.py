@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 import headrace as hr
 from headrace.measure.definition import Definition
 from headrace.measure.run import measure_table
+from headrace.spark.recorded import sealed
 from headrace.testing.compare import assert_same_answers
 from headrace.testing.file_stream import FileStream
 
@@ -201,7 +203,7 @@ def test_state_of_a_newer_headrace_is_refused_before_the_query_starts(spark: Spa
     stream.arrive([100])
     stream.run_text(1)
     for path in Path(stream.state).rglob("definitions/*.json"):
-        path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
+        path.write_bytes(sealed(json.loads(path.read_text())["record"] | {"format": 3}))
     with pytest.raises(hr.StateMismatch, match="has format 3, and this Headrace knows formats up to 2; upgrade"):
         stream.run_text(1)
 

@@ -63,6 +63,7 @@ def stage_state(
     shards: int,
     versions: int,
     backend: str,
+    stages: Sequence[Stage] = (),
 ) -> StageState:
     columns = tuple(dict.fromkeys([*stage.columns, *keep_columns]))
     settings = definition.settings(max(1, memory_bytes // shards), schema=schema, columns=columns)
@@ -77,6 +78,7 @@ def stage_state(
         metrics={metric.name: describe(metric) for metric in stage.metrics},
         columns={name: str(type) for name, type in settings.kept.items()},
         backend=backend,
+        stages=tuple(stage_folder(other) for other in stages),
         added=definition.added & names,
         removed=definition.removed,
     )

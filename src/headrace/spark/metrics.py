@@ -24,6 +24,7 @@ from headrace.spark.operator import CODE, BatchStage, StageOperator, column
 from headrace.spark.progress import Progress, read_progress
 from headrace.spark.schema import arrow_schema
 from headrace.spark.streaming import SHARDS, StreamingStage
+from headrace.spark.versions import StageState
 
 BACKENDS: Final = ("columnar", "rocksdb")
 OBSERVED: Final = "headrace"
@@ -143,14 +144,14 @@ class Metrics:
         if not df.isStreaming:
             return [BatchStage(self.definition, stage, *common) for stage in plan.stages]
         location, is_own = find_location(df.sparkSession, self._state)
-        states = [self._stage_state(location, df, stage) for stage in plan.stages]
+        states = [self._stage_state(location, df, stage, plan) for stage in plan.stages]
         check_location(location, states if is_own else ())
         return [
             StreamingStage(self.definition, stage, *common, state=state)
             for stage, state in zip(plan.stages, states, strict=True)
         ]
 
-    def _stage_state(self, location: str, df: DataFrame, stage: Stage) -> Any:
+    def _stage_state(self, location: str, df: DataFrame, stage: Stage, plan: Plan) -> StageState:
         return stage_state(
             location,
             stage,
@@ -161,6 +162,7 @@ class Metrics:
             shards=self._shards if stage.partitioner else 1,
             versions=self._versions,
             backend=self._backend,
+            stages=plan.stages,
         )
 
     def _status_columns(self) -> list[Column]:
@@ -195,7 +197,7 @@ class Metrics:
             raise DefinitionError("backfill takes a batch DataFrame: the past, not the stream")
         plan = self._plan(df)
         location, _ = find_location(df.sparkSession, self._state)
-        states = [self._stage_state(location, df, stage) for stage in plan.stages]
+        states = [self._stage_state(location, df, stage, plan) for stage in plan.stages]
         check_location(location, ())
         return run_backfill(self.definition, df, states, self._parallelism, self._memory_bytes)
 

@@ -6,6 +6,7 @@ A record is written at the first batch, and again at the batch from which metric
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -47,18 +48,28 @@ class Recorded:
     metrics: Mapping[str, str]
     columns: Mapping[str, str]
     backend: str = "columnar"
+    stages: tuple[str, ...] = ()
+    """The folders of all stages of the query."""
     added: frozenset[str] = field(default_factory=frozenset)
     removed: frozenset[str] = field(default_factory=frozenset)
 
     def as_json(self) -> dict[str, Any]:
         found = asdict(self)
         del found["added"], found["removed"]
-        return {"format": FORMAT, **found, "partitioner": list(self.partitioner)}
+        return {"format": FORMAT, **found, "partitioner": list(self.partitioner), "stages": list(self.stages)}
 
 
 def record(store: StageStore, batch: int, recorded: Recorded) -> None:
-    body = json.dumps(recorded.as_json(), indent=1)
-    store.place.write(f"{store.folder}/definitions/{batch:012d}.json", body.encode())
+    store.place.write(f"{store.folder}/definitions/{batch:012d}.json", sealed(recorded.as_json()))
+
+
+def sealed(found: Mapping[str, Any]) -> bytes:
+    """A record as it is written, with its checksum."""
+    return json.dumps({"crc": _crc(found), "record": found}, indent=1).encode()
+
+
+def _crc(found: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(found, sort_keys=True).encode())
 
 
 def last_record(store: StageStore, before: int) -> dict[str, Any] | None:
@@ -69,9 +80,13 @@ def last_record(store: StageStore, before: int) -> dict[str, Any] | None:
         return None
     path = f"{store.folder}/definitions/{names[-1]}"
     try:
-        found: dict[str, Any] = json.loads(store.place.read(path))
-    except ValueError:
-        raise StateDamaged(store.place.path_of(path), "it is not the JSON that was written") from None
+        content = json.loads(store.place.read(path))
+        found: dict[str, Any] = content["record"]
+        whole = content["crc"] == _crc(found)
+    except (ValueError, LookupError, TypeError):
+        whole = False
+    if not whole:
+        raise StateDamaged(store.place.path_of(path), "its checksum is not the one it was written with")
     check_format(found["format"], store.place.path_of(path))
     return found
 
@@ -86,7 +101,7 @@ def check_recorded(store: StageStore, batch: int, recorded: Recorded) -> bool:
         return False
     found = last_record(store, batch)
     if found is None:
-        if recorded.metrics.keys() <= recorded.added:
+        if recorded.metrics.keys() <= recorded.added and not _was_there(store, batch):
             record(store, batch, recorded)
             return True
         path = store.place.path_of(f"{store.folder}/definitions")
@@ -96,6 +111,15 @@ def check_recorded(store: StageStore, batch: int, recorded: Recorded) -> bool:
         record(store, batch, recorded)
     _checked[key] = (batch, recorded)
     return False
+
+
+def _was_there(store: StageStore, batch: int) -> bool:
+    """Is there anything that tells of this stage before the batch?"""
+    if any(other < batch for other in store.batches()):
+        return True
+    query, _, name = store.folder.partition("/")
+    others = [last_record(StageStore(store.place, f"{query}/{other}"), batch) for other in store.place.folders(query)]
+    return any(name in other["stages"] for other in others if other is not None)
 
 
 def check_change(found: Mapping[str, Any], wanted: Recorded, path: str) -> None:

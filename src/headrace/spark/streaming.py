@@ -7,6 +7,7 @@ last row: a rerun of b gives the same rows and the same state.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -109,7 +110,7 @@ def _answers(
     shards = shard_of_row[by_shard]
     struct = answer_struct(state.stage, with_codes)
     pieces, starts = [], np.flatnonzero(np.diff(shards, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(shards)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(shards)] if len(starts) else []):
         task = mine.task(int(shards[start]))
         for batch in sorted_rows.slice(start, end - start).to_batches(max_chunksize=ROWS_AT_ONCE):
             answers = task.push(batch)

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import shutil
 import tempfile
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ ON_WRITE: Final = "HEADRACE_ON_WRITE"
 """An environment variable for tests: `module:function`, called with the name of a file before and after each write."""
 
 _TEMPORARY: Final = ".part-"
+_DEAD_SECONDS: Final = 3600
 
 
 class Place(ABC):
@@ -34,8 +36,8 @@ class Place(ABC):
 
     def write(self, name: str, content: Any) -> None:
         """Whole or not at all; on disk when it returns. A file of the same name is replaced."""
-        _tell("before", name)
         with self._explained(f"cannot write {name}"):
+            _tell("before", name)
             self._write(name, content)
         _tell("after", name)
 
@@ -95,6 +97,10 @@ class Place(ABC):
     def delete_folder(self, folder: str) -> None: ...
 
     @abstractmethod
+    def sweep(self, folder: str) -> None:
+        """Delete what writers that died have left in a folder; it takes an hour to be taken for that."""
+
+    @abstractmethod
     def check(self) -> None:
         """Raises StateError, with the fix, where no state can be kept here; leaves nothing behind."""
 
@@ -126,8 +132,8 @@ class LocalPlace(Place):
             raise
 
     def adopt(self, path: Path, name: str) -> None:
-        _tell("before", name)
         with self._explained(f"cannot write {name}"):
+            _tell("before", name)
             (self._root / name).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(path, self._root / name)
@@ -169,6 +175,13 @@ class LocalPlace(Place):
 
     def delete_folder(self, folder: str) -> None:
         shutil.rmtree(self._root / folder, ignore_errors=True)
+
+    def sweep(self, folder: str) -> None:
+        path = self._root / folder
+        for left in path.glob(f"{_TEMPORARY}*") if path.is_dir() else ():
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - _DEAD_SECONDS:
+                    left.unlink()
 
     def check(self) -> None:
         if self._root.exists() and not self._root.is_dir():
@@ -260,6 +273,9 @@ class RemotePlace(Place):
         self._cache.delete_folder(folder)
         with suppress(FileNotFoundError):
             self._files.rm(self._path(folder), recursive=True)
+
+    def sweep(self, folder: str) -> None:
+        """What was not written whole cannot be seen, or lies where the next writer does not look."""
 
     def check(self) -> None:
         with self._explained("cannot be used"):

@@ -211,6 +211,8 @@ class StageStore:
             self.place.delete_folder(self.batch_folder(b))
         for path in loose if not dry else ():
             self.place.delete(path)
+        for folder in ("files", "definitions") if not dry else ():
+            self.place.sweep(f"{self.folder}/{folder}")
         return [*(self.batch_folder(b) for b in old), *loose]
 
     def named_files(self, oldest: int = 0) -> set[str]:

@@ -9,7 +9,13 @@
 | `contracts` | `check_aggregation`, `check_frame_independence`: what every aggregation and definition must pass |
 | `strategies` | hypothesis strategies for events, metric texts and frame sizes |
 | `values` | for every type, the values that break aggregations first |
+| `admitted` | `statuses`: which events count, literally: late, repeated, discarded |
 | `spark` | the `spark` fixture and `on_connect` for Spark Connect |
+| `file_stream`, `streams` | streams made of files, one a micro-batch, that can be stopped and started |
+| `random_streams` | a random stream from a seed, answered as the batch and the oracle answer it |
+| `crashes`, `crash_checks` | kill -9 and full disks at scripted points of a commit, and what must hold after them |
+| `damage`, `full_disk` | files that have gone bad, and a disk that is really full |
+| `cluster`, `stream_process` | a standalone cluster from pyspark's own package, and a query in a process of its own |
 
 Nothing is imported here, so that one tool does not need what another needs (DuckDB, hypothesis, pytest, Spark).
 """

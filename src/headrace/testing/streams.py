@@ -1,0 +1,154 @@
+"""A stream made of files, which arrive one a micro-batch, and a query over it that can be stopped and started.
+
+```python
+stream = FolderStream(spark, tmp_path, "SELECT count(*) AS n FROM t GROUP BY card OVER sliding 5m", time="ts", id="id")
+stream.arrive(table.slice(0, 100), table.slice(100, 50))    # two micro-batches
+stream.run(tasks=2)                                         # takes all that has arrived, then stops
+stream.arrive(table.slice(150))
+stream.run(tasks=5)
+stream.answers()
+```
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from headrace.spark.metrics import Metrics
+from headrace.state.places import LocalPlace
+from headrace.state.store import StageStore
+
+_FIRST_TIME = 1_000_000_000
+
+
+class FolderStream:
+    """`settings` are those of `Metrics`: time, id, arrival, late and so on."""
+
+    def __init__(self, spark: SparkSession, folder: Path, text: str, **settings: Any):
+        self.spark = spark
+        self.folder = folder
+        self.text = text
+        self.settings = settings
+        self.state = folder / "state"
+        self.out = folder / "out"
+        self.source = folder / "in"
+        self.source.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def arrive(self, *tables: pa.Table) -> None:
+        """Each is a micro-batch."""
+        for table in tables:
+            number = len(list(self.source.iterdir()))
+            path = self.source / f"{number:06d}.parquet"
+            pq.write_table(table, path)
+            # The file source takes files by age, and needs whole milliseconds between them.
+            os.utime(path, (_FIRST_TIME + number, _FIRST_TIME + number))
+
+    def arrived(self) -> pa.Table:
+        return pa.concat_tables(pq.read_table(path) for path in sorted(self.source.iterdir()))
+
+    def run(self, tasks: int) -> None:
+        """Answer all that has arrived, into Parquet files; raises what the query raises."""
+        metrics = Metrics(self.text, parallelism=tasks, state=str(self.state), **self.settings)
+        source = str(self.source)
+        schema = self.spark.read.parquet(source).schema
+        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
+        query = (
+            stream.transform(metrics.measure)
+            .writeStream.format("parquet")
+            .option("path", str(self.out))
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def run_through(self, tasks: int, most: int = 40) -> list[str]:
+        """Start the query again whenever it fails, until it has answered all; gives what it failed with."""
+        failures: list[str] = []
+        while True:
+            try:
+                self.run(tasks)
+                return failures
+            except StreamingQueryException as error:
+                failures.append(str(error))
+                if len(failures) > most:
+                    raise
+
+    def copied(self, folder: Path) -> FolderStream:
+        """A stream that goes on from a copy of all that this one has written; what arrives comes to both."""
+        other = FolderStream(self.spark, folder, self.text, **self.settings)
+        other.source = self.source
+        for name in ("state", "checkpoint", "out"):
+            shutil.copytree(getattr(self, name), getattr(other, name), ignore=shutil.ignore_patterns(".*.crc"))
+        # The sink's log has whole paths.
+        for log in (other.out / "_spark_metadata").iterdir():
+            log.write_text(log.read_text().replace(str(self.out), str(other.out)))
+        return other
+
+    def answers(self) -> pa.Table:
+        """What the sink has, exactly once; in no particular order."""
+        return self.spark.read.parquet(str(self.out)).toArrow()
+
+
+# ---------------------------------------------------------------------- state
+
+
+@dataclass(frozen=True)
+class ShardContent:
+    """What a version of a shard holds, whatever its files are called."""
+
+    tables: dict[str, Any]
+    values: dict[str, Any]
+    files: list[tuple[int, int]]
+    """Size and checksum of each file of events."""
+
+
+def state_content(state: Path) -> dict[tuple[str, int, int], ShardContent]:
+    """Everything the last batch left, by (stage, batch, shard): what a query goes on from."""
+    place = LocalPlace(str(state))
+    found = {}
+    for query in place.folders(""):
+        for stage in place.folders(query):
+            store = StageStore(place, f"{query}/{stage}")
+            batch = max(number for number in store.batches() if store.has_batch(number))
+            for shard, version in store.all_shards(batch).items():
+                files = [(len(content), file.crc) for file in version.files if (content := store.read_part(file))]
+                found[stage, batch, shard] = ShardContent(store.load(version), dict(version.values), files)
+    return found
+
+
+def assert_same_state(actual: Path, expected: Path) -> None:
+    """Raise AssertionError unless two queries that end here would go on in the same way."""
+    was, wanted = state_content(actual), state_content(expected)
+    assert was.keys() == wanted.keys(), f"shards {sorted(was)}, not {sorted(wanted)}"
+    for key in wanted:
+        problems = list(_differences(was[key], wanted[key]))
+        assert not problems, f"stage {key[0]}, batch {key[1]}, shard {key[2]}: {'; '.join(problems)}"
+
+
+def _differences(was: ShardContent, wanted: ShardContent) -> Iterator[str]:
+    if was.values != wanted.values:
+        yield f"values {was.values}, not {wanted.values}"
+    if was.files != wanted.files:
+        yield f"files of events {was.files}, not {wanted.files}"
+    if was.tables.keys() != wanted.tables.keys():
+        yield f"tables {sorted(was.tables)}, not {sorted(wanted.tables)}"
+    for name in was.tables.keys() & wanted.tables.keys():
+        one, other = np.asarray(was.tables[name]), np.asarray(wanted.tables[name])
+        if one.dtype != other.dtype or one.shape != other.shape or one.tobytes() != other.tobytes():
+            yield f"table {name} differs"
