@@ -72,8 +72,8 @@ class Sizes:
 
 FULL: Final = Sizes(
     rows=2_000_000,
-    rows_a_batch=500_000,
-    other_batches=(1_000_000, 2_000_000),
+    rows_a_batch=1_000_000,
+    other_batches=(250_000, 500_000, 2_000_000),
     warm_up_rows=1_000_000,
     warm_up_batches=2,
     spans=(
@@ -81,7 +81,7 @@ FULL: Final = Sizes(
         Span("24 hours", 24, 2_000_000, "over_flink_thin"),
         Span("1 hour", 1, 500_000, "over_flink_dense"),
     ),
-    transform_with_state_batches=2,
+    transform_with_state_batches=1,
     few=10_000,
     rounds=3,
 )
@@ -100,7 +100,7 @@ QUICK: Final = Sizes(
 FLINK_IS_SET_UP: Final = (
     f"Flink runs in one JVM ({flink.JVM}) with {flink.SETTINGS}, WATERMARK FOR ts AS {flink.WATERMARK} and no "
     "checkpoints; Headrace and Spark have checkpoints and durable state on. It reads and writes CSV (JSON, which also "
-    f"comes with it, was no faster when tried), {CORES} files that have the rows in turn; times are numbers, not "
+    f"comes with it, was not clearly faster when tried), {CORES} files that have the rows in turn; times are numbers, not "
     "texts. Seconds are from submit to finished, after a run on fewer rows in the same JVM."
 )
 THE_WINDOW_DECIDES: Final = (
