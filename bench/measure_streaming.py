@@ -100,7 +100,7 @@ QUICK: Final = Sizes(
 FLINK_IS_SET_UP: Final = (
     f"Flink runs in one JVM ({flink.JVM}) with {flink.SETTINGS}, WATERMARK FOR ts AS {flink.WATERMARK} and no "
     "checkpoints; Headrace and Spark have checkpoints and durable state on. It reads and writes CSV (JSON, which also "
-    f"comes with it, was not clearly faster when tried), {CORES} files that have the rows in turn; times are numbers, not "
+    f"comes with it, was not clearly faster), {CORES} files that have the rows in turn; times are numbers, not "
     "texts. Seconds are from submit to finished, after a run on fewer rows in the same JVM."
 )
 THE_WINDOW_DECIDES: Final = (
