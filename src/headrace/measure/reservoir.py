@@ -23,6 +23,7 @@ from headrace.state.tables import AppendOnly, Tables
 
 CHUNK_EVENTS: Final = 1 << 16
 MEMORY_BYTES: Final = 256 << 20
+_AHEAD: Final = 2
 
 Slice = tuple[Ints, "Position", bool]
 
@@ -268,8 +269,10 @@ class EventReservoir:
         return self._joined(pieces), at, self._is_past(at, up_to)
 
     def _stand(self, at: Position) -> None:
-        """An iterator is here: the chunk stays in memory, and the one after it."""
-        self._standing.update(chunk.serial for chunk in self._chunks[at.chunk : at.chunk + 2])
+        """An iterator is here: the chunk stays in memory, and the next ones, which are fetched until it comes back."""
+        self._standing.update(chunk.serial for chunk in self._chunks[at.chunk : at.chunk + 1 + _AHEAD])
+        for index in range(at.chunk, at.chunk + 1 + _AHEAD):
+            self._prefetch(index)
 
     def _prefetch(self, index: int) -> None:
         """Who enters a chunk will come to the next."""
