@@ -221,7 +221,9 @@ class CountLeaf:
         own = batch.events[self._slot_row]
         if self.residents is not None:
             own = self.residents.local(own)
-        slots = self.residents.slots if self.residents else self._encoder.groupings[self._leaf.group_by].slots
+        slots = (
+            self.residents.slots if self.residents is not None else self._encoder.groupings[self._leaf.group_by].slots
+        )
         self._grow(slots)
         for aggregator in self.aggregators:
             aggregator.begin(batch.rows, slots)

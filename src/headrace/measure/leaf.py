@@ -144,7 +144,9 @@ class WindowLeaf:
 
     def push(self, batch: Batch, reservoir: EventReservoir) -> None:
         """Answer the rows of the batch; the reservoir holds their events already."""
-        slots = self.residents.slots if self.residents else self._encoder.groupings[self._leaf.group_by].slots
+        slots = (
+            self.residents.slots if self.residents is not None else self._encoder.groupings[self._leaf.group_by].slots
+        )
         for aggregator in self.aggregators:
             aggregator.begin(batch.rows, slots)
         rows = self._incoming(batch)

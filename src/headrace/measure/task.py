@@ -42,7 +42,7 @@ from headrace.state.rocks import RocksGroups
 from headrace.state.store import StoredPart
 from headrace.state.tables import Tables, part_of, size_of, under
 
-_MOST_RESIDENTS: Final = 1 << 17
+_MOST_RESIDENTS: Final = 1 << 15
 
 
 @dataclass(frozen=True)
