@@ -29,3 +29,12 @@ def test_workers_killed_at_all_points_one_after_the_other_change_nothing(spark: 
         calm, points = crash_points(spark, tmp_path / "calm", crashes)
         failures = check_crash(spark, tmp_path / "crashed", crashes, KILL_WORKER, points, calm)
         assert failures
+
+
+def test_workers_killed_at_all_points_change_nothing_with_state_in_rocksdb(spark: SparkSession, tmp_path: Path) -> None:
+    crashes = Crashes(tmp_path / "crashes")
+    with crashes.installed(spark):
+        calm, points = crash_points(spark, tmp_path / "calm", crashes, backend="rocksdb")
+        assert {".sst", ".rocks"} <= {Path(point.name).suffix for point in points}
+        failures = check_crash(spark, tmp_path / "crashed", crashes, KILL_WORKER, points, calm)
+        assert failures

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.measure.admission import Policy
 from headrace.measure.definition import Definition
+from headrace.measure.policy import Policy
 from headrace.measure.run import measure_table
 from headrace.model.ticks import SECOND, Ticks
 from headrace.testing.admitted import Rules, statuses

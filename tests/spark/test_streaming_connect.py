@@ -38,12 +38,12 @@ def payments(rows: int) -> pa.Table:
 
 def streamed(spark: SparkSession, table: pa.Table) -> tuple[Any, dict[str, int], int]:
     """Two runs of one query, the second with other parallelism."""
-    from headrace.testing.file_stream import FileStream
+    from headrace.testing.file_stream import TableStream
 
     with tempfile.TemporaryDirectory() as folder:
-        stream = FileStream(spark, Path(folder) / "stream", table)
+        stream = TableStream(spark, Path(folder) / "stream", table)
         for tasks, sizes in ((2, [120, 80]), (3, [100])):
-            stream.arrive(sizes)
+            stream.arrive_rows(sizes)
             metrics = hr.Metrics(
                 TEXT, time="ts", arrival="offset", parallelism=tasks, state=stream.state, status="fate"
             )

@@ -45,7 +45,7 @@ def test_a_micro_batch_in_which_no_event_has_a_time_is_answered_with_nulls(spark
     stream.arrive(
         pa.table({"k": ["a"], "ts": pa.array([None], times)}), pa.table({"k": ["a"], "ts": pa.array([7], times)})
     )
-    stream.run(tasks=1)
+    stream.run_tasks(1)
     assert sorted(stream.answers()["n"].to_pylist(), key=str) == [1, None]
 
 

@@ -21,7 +21,7 @@ from headrace.measure.definition import Definition
 from headrace.measure.run import measure_table
 from headrace.spark.recorded import sealed
 from headrace.testing.compare import assert_same_answers
-from headrace.testing.file_stream import FileStream
+from headrace.testing.file_stream import TableStream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -51,7 +51,7 @@ def payments(rows: int, seed: int) -> pa.Table:
     )
 
 
-class Stream(FileStream):
+class Stream(TableStream):
     backend = "columnar"
 
     def run_text(self, tasks: int, text: str = TEXT, each: Callable[[DataFrame, int], None] | None = None) -> None:
@@ -74,7 +74,7 @@ def test_answers_are_those_of_the_batch_through_restarts_and_rescales(spark: Spa
     dice = random.Random(11)
     stream = Stream(spark, tmp_path, payments(3000, seed=11))
     for tasks in (2, 5, 1):
-        stream.arrive([dice.randint(1, 500) for _ in range(2)])
+        stream.arrive_rows([dice.randint(1, 500) for _ in range(2)])
         stream.run_text(tasks)
     assert_as_the_batch(stream)
 
@@ -85,7 +85,7 @@ def test_state_in_rocksdb_and_in_another_place_gives_the_same(spark: SparkSessio
     stream.backend = "rocksdb"
     stream.state = f"local://{tmp_path}/far"
     for tasks in (2, 1):
-        stream.arrive([300, 200])
+        stream.arrive_rows([300, 200])
         stream.run_text(tasks)
     assert_as_the_batch(stream)
     assert list((tmp_path / "far").rglob("*.sst"))
@@ -93,7 +93,7 @@ def test_state_in_rocksdb_and_in_another_place_gives_the_same(spark: SparkSessio
 
 def test_a_batch_that_failed_after_its_state_was_written_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(900, seed=12))
-    stream.arrive([400, 300])
+    stream.arrive_rows([400, 300])
     out = str(tmp_path / "out")
 
     def fails_late(answered: DataFrame, batch: int) -> None:
@@ -107,7 +107,7 @@ def test_a_batch_that_failed_after_its_state_was_written_is_run_again(spark: Spa
 
     with pytest.raises(StreamingQueryException, match="the sink is away"):
         stream.run_text(2, each=fails_late)
-    stream.arrive([200])
+    stream.arrive_rows([200])
     stream.run_text(3, each=works)
     assert_as_the_batch(stream)
 
@@ -116,7 +116,7 @@ def test_killed_workers_change_nothing(spark: SparkSession, tmp_path: Path) -> N
     """kill -9 of Python workers at random moments, in the middle of batches and of commits; then the query restarts."""
     dice = random.Random(15)
     stream = Stream(spark, tmp_path, payments(1500, seed=15))
-    stream.arrive([dice.randint(50, 250) for _ in range(6)])
+    stream.arrive_rows([dice.randint(50, 250) for _ in range(6)])
     over, killed = threading.Event(), 0
     failures: list[str] = []
 
@@ -156,14 +156,14 @@ def is_forked_worker(process: psutil.Process) -> bool:
 
 def test_damaged_state_stops_the_query_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(600, seed=13))
-    stream.arrive([300])
+    stream.arrive_rows([300])
     stream.run_text(2)
     # In another folder, for workers remember what they wrote themselves.
     moved = Path(stream.state).rename(tmp_path / "moved")
     stream.state = str(moved)
     for path in moved.rglob("*.state"):
         path.write_bytes(path.read_bytes()[:-100])
-    stream.arrive([300])
+    stream.arrive_rows([300])
     with pytest.raises(StreamingQueryException) as raised:
         stream.run_text(3)
     assert "StateDamaged" in str(raised.value)
@@ -172,9 +172,9 @@ def test_damaged_state_stops_the_query_and_is_named(spark: SparkSession, tmp_pat
 
 def test_other_metrics_do_not_start_from_this_state(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(200, seed=14))
-    stream.arrive([100])
+    stream.arrive_rows([100])
     stream.run_text(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes")
-    stream.arrive([100])
+    stream.arrive_rows([100])
     with pytest.raises(hr.StateMismatch, match=r"has n = count.* over sliding 5m, the query has n = "):
         stream.run_text(1, "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 6 minutes")
 
@@ -200,7 +200,7 @@ def test_a_location_that_cannot_be_used_is_refused_before_the_query_starts(spark
 
 def test_state_of_a_newer_headrace_is_refused_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(100, seed=16))
-    stream.arrive([100])
+    stream.arrive_rows([100])
     stream.run_text(1)
     for path in Path(stream.state).rglob("definitions/*.json"):
         path.write_bytes(sealed(json.loads(path.read_text())["record"] | {"format": 3}))
@@ -214,7 +214,7 @@ def nowhere(answered: DataFrame, batch: int) -> None:
 
 def test_the_session_may_say_where_state_is(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path, payments(50, seed=18))
-    stream.arrive([50])
+    stream.arrive_rows([50])
     text = "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 1 minute"
     for name, folder in (
         ("headrace.state.location", tmp_path / "shared"),

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headrace as hr
-from headrace.measure.admission import Policy
 from headrace.measure.definition import Definition
+from headrace.measure.policy import Policy
 from headrace.measure.run import measure_table
 from headrace.model.ticks import MINUTE, SECOND, Ticks
 from headrace.testing.compare import assert_same_answers
-from headrace.testing.file_stream import FileStream
+from headrace.testing.file_stream import TableStream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -43,14 +43,14 @@ def payments() -> pa.Table:
 
 
 def test_every_row_is_answered_and_says_what_became_of_it(spark: SparkSession, tmp_path: Path) -> None:
-    stream = FileStream(spark, tmp_path, payments())
+    stream = TableStream(spark, tmp_path, payments())
     metrics = hr.Metrics(
         TEXT, time="ts", id="txn", arrival="offset", late="discard", closure="1 minute", dedup="10 m", status="status",
         state=stream.state, parallelism=2,
     )  # fmt: skip
-    stream.arrive([5, 6])
+    stream.arrive_rows([5, 6])
     stream.run(metrics)
-    stream.arrive([4, 2])
+    stream.arrive_rows([4, 2])
     query = stream.run(metrics)
 
     answers = stream.answers("txn", "status")

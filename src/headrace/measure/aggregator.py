@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,31 @@ from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under
 
 
+class GroupState(Protocol):
+    """What is kept for every group: the methods of an aggregator that have nothing to do with its function."""
+
+    def grow(self, slots: int) -> None: ...
+
+    def dump(self) -> Tables: ...
+
+    def restore(self, tables: Tables) -> None: ...
+
+    def take_groups(self, slots: Ints) -> Ragged: ...
+
+    def put_groups(self, slots: Ints, groups: Ragged) -> None: ...
+
+    def clear_groups(self) -> None: ...
+
+
 class Aggregator(ABC):
     """State of one metric for every group, driven by steps.
 
     A slot is a group (slot 0 is nobody's). Steps come in the order of arrival; REMOVE always names the oldest event
     of its slot unless the aggregator says `late_mode = REWIND`, which promises that order does not matter to it.
     """
+
+    state: GroupState
+    """Made by `prepare`; whoever keeps more than one thing overrides the methods that pass on to it."""
 
     signature: ClassVar[Signature]
     late_mode: ClassVar[int] = REWIND
@@ -49,23 +68,22 @@ class Aggregator(ABC):
     def prepare(self) -> None:
         """Make the empty state."""
 
-    @abstractmethod
     def grow(self, slots: int) -> None:
         """Have state for slots 0 … slots - 1."""
+        self.state.grow(slots)
 
     @abstractmethod
     def push(self, steps: Steps, values: Words) -> None:
         """Replay the steps; `values` holds the argument of the event that each step is about."""
 
-    @abstractmethod
     def dump(self) -> Tables:
         """The state of all groups: views of what is in use, so they hold until the next change of state."""
+        return self.state.dump()
 
-    @abstractmethod
     def restore(self, tables: Tables) -> None:
         """Take the state of all groups from a dump; the tables are this one's from now on."""
+        self.state.restore(tables)
 
-    @abstractmethod
     def take_groups(self, slots: Ints) -> Ragged:
         """The whole state of these groups; the aggregator keeps it too.
 
@@ -73,14 +91,15 @@ class Aggregator(ABC):
         content has no words. Codes of strings and of wide decimals stay codes: they need the dictionaries of this
         aggregator, or of one that was restored from its dump.
         """
+        return self.state.take_groups(slots)
 
-    @abstractmethod
     def put_groups(self, slots: Ints, groups: Ragged) -> None:
         """Set the state of these slots, which are empty, each there once; it grows to have them."""
+        self.state.put_groups(slots, groups)
 
-    @abstractmethod
     def clear_groups(self) -> None:
         """Forget all groups and let go of their memory; dictionaries stay, and are all that a dump then holds."""
+        self.state.clear_groups()
 
     def begin(self, rows: int, slots: int) -> None:
         """Start a batch: space for its answers and for its groups."""

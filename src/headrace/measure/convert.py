@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from headrace.language import format_expr
 from headrace.language.nodes import Column
-from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout
+from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout, Grouping
 from headrace.measure.jit import Ints
 from headrace.measure.words import from_words, type_named
 
@@ -28,18 +28,25 @@ def rows_of(old: EventLayout, events: Ints, encoder: EventEncoder) -> pa.RecordB
 
 def has_column(layout: EventLayout, name: str, encoder: EventEncoder) -> bool:
     """Was the column kept in this layout?"""
-    return _argument(layout, name) is not None or any(
-        name in grouping and grouping in encoder.groupings for grouping in layout.groupings
-    )
+    return _argument(layout, name) is not None or _grouping(layout, name, encoder) is not None
 
 
 def _column(name: str, old: EventLayout, events: Ints, encoder: EventEncoder) -> pa.Array | None:
     index = _argument(old, name)
     if index is not None:
         return from_words(old.argument(index, events), type_named(old.arguments[index][1]), encoder.texts)
-    for grouping in old.groupings:
-        if name in grouping and grouping in encoder.groupings:
-            return encoder.groupings[grouping].column(name, events[old.slot_row(grouping)], encoder.texts)
+    grouping = _grouping(old, name, encoder)
+    if grouping is None:
+        return None
+    return grouping.column(name, events[old.slot_row(grouping.columns)], encoder.texts)
+
+
+def _grouping(layout: EventLayout, name: str, encoder: EventEncoder) -> Grouping | None:
+    """The keys of groups have values too. (Those in a database are not asked: there, layouts do not change.)"""
+    for columns in layout.groupings:
+        grouping = encoder.groupings.get(columns)
+        if name in columns and isinstance(grouping, Grouping):
+            return grouping
     return None
 
 

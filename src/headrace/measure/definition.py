@@ -22,10 +22,10 @@ from headrace.language import (
 from headrace.language.names import did_you_mean, listed
 from headrace.language.nodes import Item
 from headrace.language.type_names import spark_name
-from headrace.measure.admission import Policy
 from headrace.measure.explain import explain_plan
 from headrace.measure.functions import FUNCTIONS
 from headrace.measure.plan import Plan, make_plan
+from headrace.measure.policy import Policy
 from headrace.measure.reservoir import MEMORY_BYTES
 from headrace.measure.task import TaskSettings
 from headrace.model.signature import Parameter
@@ -132,10 +132,9 @@ class Definition:
     def explain(self, schema: pa.Schema | None = None) -> str:
         """The plan as a tree; with a schema, checked against it and with types."""
         if schema is not None:
-            return explain_plan(self.plan(schema), self.time, self.id, self.arrival, typed=True)
-        return explain_plan(
-            make_plan(sketch(self.statements, self.text)), self.time, self.id, self.arrival, typed=False
-        )
+            return explain_plan(self.plan(schema), self.time, self.id, self.arrival, self.policy, typed=True)
+        plan = make_plan(sketch(self.statements, self.text))
+        return explain_plan(plan, self.time, self.id, self.arrival, self.policy, typed=False)
 
     def _check_columns(self, schema: pa.Schema) -> None:
         twice = [name for name, count in Counter(schema.names).items() if count > 1]

@@ -11,6 +11,7 @@ from headrace.language import BoundMetric, format_expr, format_window
 from headrace.language.nodes import Infinite, LastEvents, Sliding, Tumbling, Window
 from headrace.language.type_names import spark_name
 from headrace.measure.plan import Leaf, Plan, Stage
+from headrace.measure.policy import Policy
 from headrace.model.ticks import format_ticks
 
 K = TypeVar("K", bound=Hashable)
@@ -31,9 +32,10 @@ class Node:
         return lines
 
 
-def explain_plan(plan: Plan, time: str, id: str | None, arrival: str | None, *, typed: bool) -> str:
+def explain_plan(plan: Plan, time: str, id: str | None, arrival: str | None, policy: Policy, *, typed: bool) -> str:
     count, stages = len(plan.metrics), len(plan.stages)
     title = f"{count} metric{'s' * (count != 1)} in {stages} stage{'s' * (stages != 1)}; {_order(time, id, arrival)}"
+    title += "".join(f"; {rule}" for rule in _rules(policy, id))
     root = Node(title, [_stage_node(i, stage, time, arrival, typed) for i, stage in enumerate(plan.stages, 1)])
     return "\n".join(root.lines())
 
@@ -43,6 +45,17 @@ def _order(time: str, id: str | None, arrival: str | None) -> str:
     if arrival:
         return f"time is {time}, events arrive in the order of {arrival}{ties}"
     return f"events arrive in the order of {time}{ties}"
+
+
+def _rules(policy: Policy, id: str | None) -> list[str]:
+    """What becomes of late and repeated events, where they are not simply counted."""
+    rules = []
+    if policy.late != "accept":
+        fate = "moved up to that" if policy.late == "rewrite" else "discarded"
+        rules.append(f"events more than {format_ticks(policy.closure)} late are {fate}")
+    if policy.dedup is not None and id is not None:
+        rules.append(f"an event counts once by its {id} within {format_ticks(policy.dedup)}")
+    return rules
 
 
 def _stage_node(number: int, stage: Stage, time: str, arrival: str | None, typed: bool) -> Node:

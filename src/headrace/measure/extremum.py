@@ -31,7 +31,6 @@ from headrace.measure.queue import (
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import COPIES, MAJOR, MINOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, from_words
-from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under
 
 
@@ -103,6 +102,13 @@ class Extremum(Aggregator):
     @abstractmethod
     def _prepare_values(self) -> None: ...
 
+    def dump(self) -> Tables:
+        return {**under("codes", self._codes.dump()), **under("values", self.state.dump())}
+
+    def restore(self, tables: Tables) -> None:
+        self._codes.restore(part_of("codes", tables))
+        self.state.restore(part_of("values", tables))
+
     def finish(self) -> pa.Array:
         words = self._codes.decode(self.answers.word, self.answers.valid)
         return from_words(words, self.type, self.texts)
@@ -112,26 +118,7 @@ class InOrderExtremum(Extremum):
     """For events that come in the order of their times."""
 
     def _prepare_values(self) -> None:
-        self._queues = Queues((VALUE, NUMBER))
-
-    def grow(self, slots: int) -> None:
-        self._queues.grow(slots)
-
-    def dump(self) -> Tables:
-        return {**under("codes", self._codes.dump()), **under("values", self._queues.dump())}
-
-    def restore(self, tables: Tables) -> None:
-        self._codes.restore(part_of("codes", tables))
-        self._queues.restore(part_of("values", tables))
-
-    def take_groups(self, slots: Ints) -> Ragged:
-        return self._queues.take_groups(slots)
-
-    def put_groups(self, slots: Ints, groups: Ragged) -> None:
-        self._queues.put_groups(slots, groups)
-
-    def clear_groups(self) -> None:
-        self._queues.clear_groups()
+        self.state = self._queues = Queues((VALUE, NUMBER))
 
     def push(self, steps: Steps, values: Words) -> None:
         self._queues.reserve(int((steps.kind <= INSERT).sum()))
@@ -147,26 +134,7 @@ class AnyOrderExtremum(Extremum):
     """For events that may be late."""
 
     def _prepare_values(self) -> None:
-        self._treaps = Treaps((MINOR if self._codes.by_bytes else MAJOR, COPIES))
-
-    def grow(self, slots: int) -> None:
-        self._treaps.grow(slots)
-
-    def dump(self) -> Tables:
-        return {**under("codes", self._codes.dump()), **under("values", self._treaps.dump())}
-
-    def restore(self, tables: Tables) -> None:
-        self._codes.restore(part_of("codes", tables))
-        self._treaps.restore(part_of("values", tables))
-
-    def take_groups(self, slots: Ints) -> Ragged:
-        return self._treaps.take_groups(slots)
-
-    def put_groups(self, slots: Ints, groups: Ragged) -> None:
-        self._treaps.put_groups(slots, groups)
-
-    def clear_groups(self) -> None:
-        self._treaps.clear_groups()
+        self.state = self._treaps = Treaps((MINOR if self._codes.by_bytes else MAJOR, COPIES))
 
     def push(self, steps: Steps, values: Words) -> None:
         self._treaps.reserve(int((steps.kind <= INSERT).sum()))

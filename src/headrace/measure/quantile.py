@@ -15,8 +15,6 @@ from headrace.measure.queue import NONE
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import COPIES, MAJOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, is_float, is_wide, order_codes
-from headrace.state.ragged import Ragged
-from headrace.state.tables import Tables
 
 _TOP = 0x7FFFFFFFFFFFFFFF
 
@@ -77,25 +75,7 @@ class Quantile(Aggregator):
         self._double = is_float(type) or is_wide(type)
         self._scale = float(10**type.scale) if pa.types.is_decimal(type) and not is_wide(type) else 1.0
         self._codes = OrderedCodes(pa.float64() if is_wide(type) else type, self.texts)
-        self._treaps = Treaps((MAJOR, COPIES))
-
-    def grow(self, slots: int) -> None:
-        self._treaps.grow(slots)
-
-    def dump(self) -> Tables:
-        return self._treaps.dump()
-
-    def restore(self, tables: Tables) -> None:
-        self._treaps.restore(tables)
-
-    def take_groups(self, slots: Ints) -> Ragged:
-        return self._treaps.take_groups(slots)
-
-    def put_groups(self, slots: Ints, groups: Ragged) -> None:
-        self._treaps.put_groups(slots, groups)
-
-    def clear_groups(self) -> None:
-        self._treaps.clear_groups()
+        self.state = self._treaps = Treaps((MAJOR, COPIES))
 
     def _encode(self, values: Words) -> Ints:
         if self._wide_scale is None:

@@ -8,9 +8,9 @@ there are many of those, the chunks they belong to are written anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from headrace.measure.chunk_files import ChunkFiles, ScratchFiles, chunk_bytes, 
 from headrace.measure.chunks import CLOSURE, Chunk, ChunkWriter, merged
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
+from headrace.measure.late_events import LateEvents
 from headrace.state.store import StoredPart
-from headrace.state.tables import AppendOnly, Tables
+from headrace.state.tables import AppendOnly, Tables, part_of, under
 
 CHUNK_EVENTS: Final = 1 << 16
 MEMORY_BYTES: Final = 256 << 20
@@ -56,9 +57,7 @@ class EventReservoir:
         self._scratch: ScratchFiles | None = None
         self._clock = 0
         self._serial = 0
-        self._late: Ints = np.zeros((rows, 0), np.int64)
-        self._late_serial: Ints = np.zeros(0, np.int64)
-        self._late_generation = 0
+        self._late = LateEvents(rows)
         self._shared: dict[tuple[Position, int, int], Slice] = {}
         self._standing: set[int] = set()
         self.layout = 0
@@ -79,11 +78,6 @@ class EventReservoir:
     @property
     def resident_chunks(self) -> int:
         return len(self._chunks) - self.spilled_chunks
-
-    @property
-    def late_beside(self) -> int:
-        """How many late events are kept beside closed chunks."""
-        return int(self._late.shape[1])
 
     # ------------------------------------------------------------------ write
 
@@ -143,13 +137,11 @@ class EventReservoir:
             else:
                 self._merge(index, late[:, mine:])
             late = late[:, :mine]
-        if self._late.shape[1] > self.chunk_events:
+        if len(self._late) > self.chunk_events:
             self._fold()
 
     def _keep_beside(self, chunk: Chunk, late: Ints) -> None:
-        self._late = np.concatenate([self._late, late], axis=1)
-        self._late_serial = np.concatenate([self._late_serial, np.full(late.shape[1], chunk.serial)])
-        chunk.add_late(late[TIME_ROW])
+        self._late.add(chunk, late)
         chunk.loading = None
         if chunk.matrix is not None:
             chunk.matrix = merged(chunk.matrix, late)
@@ -172,11 +164,11 @@ class EventReservoir:
 
     def _fold(self) -> None:
         """Write the chunks that have late events beside them anew."""
-        for serial in np.unique(self._late_serial).tolist():
+        serials = self._late.chunks
+        for serial in serials:
             index = next(i for i, chunk in enumerate(self._chunks) if chunk.serial == serial)
             self._replace(index, self._load(self._chunks[index])[:, : self._chunks[index].size])
-        self._late, self._late_serial = self._late[:, :0], self._late_serial[:0]
-        self._late_generation += 1
+        self._late.take_out(serials)
 
     def drop_until(self, edge: int) -> None:
         """Forget chunks all of whose events have times up to the edge."""
@@ -187,10 +179,7 @@ class EventReservoir:
             self._forget(chunk)
             keep += 1
         if keep:
-            gone = np.isin(self._late_serial, [chunk.serial for chunk in self._chunks[:keep]])
-            if gone.any():
-                self._late, self._late_serial = self._late[:, ~gone], self._late_serial[~gone]
-                self._late_generation += 1
+            self._late.take_out([chunk.serial for chunk in self._chunks[:keep]])
             del self._chunks[:keep]
             self._shared.clear()
 
@@ -280,7 +269,7 @@ class EventReservoir:
             chunk = self._chunks[index]
             # To read an older layout may bring new groups, which is nothing for a thread.
             if chunk.matrix is None and chunk.loading is None and chunk.layout == self.layout:
-                chunk.loading = in_background(self._read, chunk, self._late_of(chunk))
+                chunk.loading = in_background(self._read, chunk, self._late.of(chunk))
 
     def _joined(self, pieces: list[Ints]) -> Ints:
         if len(pieces) == 1:
@@ -314,7 +303,7 @@ class EventReservoir:
         chunk.touched = self._clock
         if chunk.matrix is None:
             self.misses += chunk.loading is None
-            chunk.matrix = self._read(chunk, self._late_of(chunk)) if chunk.loading is None else chunk.loading.result()
+            chunk.matrix = self._read(chunk, self._late.of(chunk)) if chunk.loading is None else chunk.loading.result()
             chunk.loading = None
             chunk.passed = False
         return chunk.matrix
@@ -328,9 +317,6 @@ class EventReservoir:
             assert self.convert is not None
             matrix = self.convert(chunk.layout, matrix)
         return merged(matrix, late) if late.shape[1] else matrix
-
-    def _late_of(self, chunk: Chunk) -> Ints:
-        return self._late[:, self._late_serial == chunk.serial]
 
     def _evict(self) -> None:
         """What all iterators have passed goes at once; of the rest, what was not touched for longest."""
@@ -367,9 +353,8 @@ class EventReservoir:
         tables: Tables = {
             "order": np.array([chunk.serial for chunk in self._chunks], np.int64),
             "index": index,
-            "counters": np.array([self._serial, self._late_generation, *self._dropped()], np.int64),
-            f"late.{self._late_generation}": AppendOnly(self._late.T),
-            f"late-of.{self._late_generation}": AppendOnly(self._late_serial),
+            "counters": np.array([self._serial, *self._dropped()], np.int64),
+            **under("late", self._late.dump()),
         }
         for chunk in self._chunks:
             if chunk.stored is None:
@@ -379,11 +364,10 @@ class EventReservoir:
     def _dropped(self) -> tuple[int, int]:
         return (0, 0) if self.dropped_until is None else (1, self.dropped_until)
 
-    def restore(self, tables: Mapping[str, Any], files: Sequence[StoredPart], layout: int = 0) -> None:
+    def restore(self, tables: Tables, files: Sequence[StoredPart], layout: int = 0) -> None:
         """`layout` is that of the chunks in the tables; closed ones know their own."""
-        counters = [int(value) for value in tables["counters"]]
-        self._serial, self._late_generation = counters[:2]
-        self.dropped_until = counters[3] if counters[2] else None
+        self._serial, has_dropped, until = (int(value) for value in tables["counters"])
+        self.dropped_until = until if has_dropped else None
         assert self.writer is not None
         chunks = {chunk.serial: chunk for chunk in self.writer.found(tables["index"], files)}
         for name, table in tables.items():
@@ -397,10 +381,7 @@ class EventReservoir:
         for chunk in chunks.values():
             self.layout_ends[chunk.layout] = max(chunk.last, self.layout_ends.get(chunk.layout, chunk.last))
         self._chunks = [chunks[serial] for serial in tables["order"].tolist()]
-        self._late = self.current(np.ascontiguousarray(tables[f"late.{self._late_generation}"].T), layout)
-        self._late_serial = tables[f"late-of.{self._late_generation}"]
-        for serial in np.unique(self._late_serial).tolist():
-            chunks[serial].add_late(self._late[TIME_ROW, self._late_serial == serial])
+        self._late.restore(part_of("late", tables), chunks, lambda events: self.current(events, layout))
 
     def current(self, matrix: Ints, layout: int) -> Ints:
         """Events of some layout as they are read now."""

@@ -101,9 +101,6 @@ class StoredGrouping:
     def restore(self, tables: Tables) -> None:
         pass
 
-    def column(self, name: str, slots: Ints, texts: BytesIndex) -> pa.Array:
-        raise NotImplementedError("state in RocksDB keeps its layout")
-
     def slot_of(self, batch: pa.RecordBatch, texts: BytesIndex) -> Ints:
         if not self.columns:
             return np.full(batch.num_rows, _FIRST_SLOT, np.int64)

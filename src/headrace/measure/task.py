@@ -11,16 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.language.nodes import Infinite, LastEvents
-from headrace.measure.admission import (
-    COUNTED_CODES,
-    NO_ARRIVAL,
-    NO_TIME,
-    OK,
-    STATUSES,
-    Admission,
-    Policy,
-    id_words,
-)
+from headrace.measure.admission import Admission, id_words
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.chunk_files import ChunkFiles
 from headrace.measure.chunks import CLOSURE
@@ -33,6 +24,7 @@ from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch, WindowLeaf
 from headrace.measure.plan import Leaf, Stage
+from headrace.measure.policy import COUNTED_CODES, NO_ARRIVAL, NO_TIME, OK, STATUSES, Policy
 from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoir
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
@@ -235,12 +227,15 @@ class MeasureTask:
                 grouping.touch(events[self._encoder.slot_row(columns)], events[TIME_ROW])
 
     def _release_groups(self) -> None:
-        """Forget groups of which no event is remembered: every window has passed them. Count windows never do."""
+        """Forget groups of which no event is remembered: every window has passed them."""
         oldest = self.reservoir.oldest
-        lasting = {leaf.group_by for leaf in self.stage.leaves if isinstance(leaf.window, (LastEvents, Infinite))}
+        # Count windows remember events of any age, with the slots of all their groupings.
+        if oldest is None or self._counts:
+            return
+        lasting = {leaf.group_by for leaf in self.stage.leaves if isinstance(leaf.window, Infinite)}
         released = False
         for columns, grouping in self._encoder.groupings.items():
-            if isinstance(grouping, Grouping) and columns not in lasting and oldest is not None:
+            if isinstance(grouping, Grouping) and columns not in lasting:
                 gone = grouping.release_before(oldest)
                 released |= len(gone) > 0
                 if len(gone) and columns == self.stage.partitioner and self._admission is not None:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.errors import DefinitionError
 from headrace.language import BoundMetric
 from headrace.language.durations import read_length
-from headrace.measure.admission import STATUSES, Policy
 from headrace.measure.definition import Definition
 from headrace.measure.plan import Plan, Stage
+from headrace.measure.policy import STATUSES, Policy
 from headrace.measure.reservoir import MEMORY_BYTES
 from headrace.model.ticks import FARTHEST, Ticks
 from headrace.spark.backfill import run_backfill
@@ -205,12 +205,7 @@ class Metrics:
 
     def progress(self, query: Any) -> Progress:
         """What a streaming query of these metrics has done and keeps, as of its last batch."""
-        spark = getattr(query, "_spark", None)
-        location = self._state
-        if location is None:
-            from pyspark.sql import SparkSession
-
-            location, _ = find_location(spark or SparkSession.active(), None)
+        location = self._state or find_location(SparkSession.active(), None)[0]
         return read_progress(location, str(query.id))
 
     def rejected(self, df: DataFrame, reason: str = "reason") -> DataFrame:

@@ -62,8 +62,8 @@ class Place(ABC):
         """The file on the local disk, fetched if it is not there."""
 
     @abstractmethod
-    def scratch(self) -> Path | None:
-        """A folder for what need not outlive this process, on the disk where files come from; None for any."""
+    def scratch(self) -> Path:
+        """A folder for what need not outlive this process, on the disk where files come from."""
 
     def path_of(self, name: str) -> str:
         return f"{self.location.rstrip('/')}/{name}"
@@ -144,7 +144,7 @@ class LocalPlace(Place):
     def local_path(self, name: str) -> Path:
         return self._root / name
 
-    def scratch(self) -> Path | None:
+    def scratch(self) -> Path:
         folder = self._root / ".scratch"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -240,7 +240,7 @@ class RemotePlace(Place):
             self.read(name)
         return path
 
-    def scratch(self) -> Path | None:
+    def scratch(self) -> Path:
         return self._cache.scratch()
 
     def _fetch(self, name: str, offset: int, size: int | None) -> bytes:

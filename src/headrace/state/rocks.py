@@ -200,6 +200,11 @@ class RocksGroups:
             self._library.Checkpoint(self._db).create_checkpoint(str(folder))
         return sorted(folder.iterdir())
 
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Everything there is, in the order of its keys: for tests and for looking at it."""
+        with self._explained():
+            yield from self._db.items()
+
     @property
     def size_bytes(self) -> int:
         """Of the table files and of what is not in them yet."""

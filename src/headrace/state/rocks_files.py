@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
+import platform
 import shutil
 import tempfile
 import weakref
@@ -18,6 +20,7 @@ from headrace.state.rocks import RocksGroups
 from headrace.state.store import StageStore, StoredPart
 
 _SUFFIX: Final = ".sst"
+_PREFIX: Final = "headrace-rocks-"
 
 
 class ShardDatabase:
@@ -25,7 +28,9 @@ class ShardDatabase:
 
     def __init__(self, store: StageStore, found: Mapping[str, Any] | None, memory_bytes: int):
         """`found` is what `publish` gave for the version to start from; None for an empty one."""
-        scratch = Path(tempfile.mkdtemp(prefix="headrace-rocks-", dir=store.place.scratch()))
+        root = store.place.scratch()
+        _sweep(root)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{platform.node()}-{os.getpid()}-", dir=root))
         self._scratch = scratch
         weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
         self._published: dict[str, StoredPart] = {}
@@ -52,6 +57,24 @@ class ShardDatabase:
         shutil.rmtree(folder)
         found = {"tables": {name: asdict(part) for name, part in self._published.items()}, "rest": asdict(rest)}
         return found, [*self._published.values(), rest]
+
+
+def _sweep(root: Path) -> None:
+    """Scratch folders of processes of this machine that have died, which had no time to clean up."""
+    for folder in root.glob(f"{_PREFIX}{platform.node()}-*"):
+        pid = folder.name.removeprefix(f"{_PREFIX}{platform.node()}-").partition("-")[0]
+        if pid.isdigit() and not _lives(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _adopted(store: StageStore, batch: int, path: Path) -> StoredPart:

@@ -35,6 +35,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "id": "offset",
     "arrival": "offset",
     "closure": "5 seconds",
+    "dedup": "1 minute",
     "shards": 3,
 }
 TASKS: Final = 2
@@ -65,9 +66,9 @@ def small_chunks() -> Iterator[None]:
         yield
 
 
-def small_stream(spark: SparkSession, folder: Path, batches: int = BATCHES) -> FolderStream:
+def small_stream(spark: SparkSession, folder: Path, batches: int = BATCHES, backend: str = "columnar") -> FolderStream:
     """A stream of which so many micro-batches have arrived, and that has not been run."""
-    stream = FolderStream(spark, folder, TEXT, **SETTINGS)
+    stream = FolderStream(spark, folder, TEXT, backend=backend, **SETTINGS)
     stream.arrive(*[micro_batch(number) for number in range(batches)])
     return stream
 
@@ -76,12 +77,14 @@ def micro_batch(number: int) -> pa.Table:
     return payments(10 * ROWS).slice(number * ROWS, ROWS)
 
 
-def crash_points(spark: SparkSession, folder: Path, crashes: Crashes) -> tuple[FolderStream, list[Point]]:
+def crash_points(
+    spark: SparkSession, folder: Path, crashes: Crashes, backend: str = "columnar"
+) -> tuple[FolderStream, list[Point]]:
     """The small stream without any crash, and the points that it passes."""
     crashes.clear()
-    stream = small_stream(spark, folder)
+    stream = small_stream(spark, folder, backend=backend)
     with small_chunks():
-        stream.run(TASKS)
+        stream.run_tasks(TASKS)
     assert_answered_once(stream)
     return stream, crashes.points()
 
@@ -93,7 +96,7 @@ def check_crash(
 
     Gives what the query failed with.
     """
-    stream = scripted_stream(spark, folder, crashes, what, points)
+    stream = scripted_stream(spark, folder, crashes, what, points, calm.settings["backend"])
     with small_chunks():
         failures = stream.run_through(TASKS)
     assert not [failure for failure in failures if "StateDamaged" in failure], failures
@@ -102,13 +105,13 @@ def check_crash(
 
 
 def scripted_stream(
-    spark: SparkSession, folder: Path, crashes: Crashes, what: str, points: list[Point]
+    spark: SparkSession, folder: Path, crashes: Crashes, what: str, points: list[Point], backend: str = "columnar"
 ) -> FolderStream:
     """The small stream, not run yet, with crashes to come."""
     crashes.clear()
     for point in points:
         crashes.script(what, at=point)
-    return small_stream(spark, folder)
+    return small_stream(spark, folder, backend=backend)
 
 
 def assert_as_calm(stream: FolderStream, crashes: Crashes, calm: FolderStream) -> None:
@@ -126,7 +129,7 @@ def run_stream_to_damage(spark: SparkSession, folder: Path) -> FolderStream:
     """The small stream after some batches, with one more that has arrived and is not answered."""
     stream = small_stream(spark, folder)
     with small_chunks():
-        stream.run(TASKS)
+        stream.run_tasks(TASKS)
     assert_answered_once(stream)
     stream.arrive(micro_batch(BATCHES))
     return stream
@@ -144,7 +147,7 @@ def check_damage(whole: FolderStream, folder: Path, kind: str, damage: Damage, d
     refused = None
     try:
         with small_chunks():
-            stream.run(tasks)
+            stream.run_tasks(tasks)
     except (StreamingQueryException, StateDamaged) as error:
         refused = f"{type(error).__name__}: {error}"
     if refused is None:
@@ -164,14 +167,14 @@ def check_full_disk(spark: SparkSession, folder: Path, disk: SmallDisk) -> None:
     stream = small_stream(spark, folder, batches=1)
     stream.state = disk.folder / "state"
     with small_chunks():
-        stream.run(TASKS)
+        stream.run_tasks(TASKS)
         before = sorted(stream.state.rglob("*"))
         stream.arrive(micro_batch(1))
         disk.fill()
         assert_says_no_space(stream)
         assert sorted(stream.state.rglob("*.part-*")) == [path for path in before if ".part-" in path.name]
         disk.free()
-        stream.run(TASKS)
+        stream.run_tasks(TASKS)
     assert_answered_once(stream)
 
 
@@ -181,7 +184,7 @@ def check_no_space_at(spark: SparkSession, folder: Path, crashes: Crashes, point
     with small_chunks():
         assert_says_no_space(stream)
         crashes.free_space()
-        stream.run(TASKS)
+        stream.run_tasks(TASKS)
     assert_as_calm(stream, crashes, calm)
 
 
@@ -189,7 +192,7 @@ def assert_says_no_space(stream: FolderStream) -> None:
     """The query fails with what is wrong, where, and what to do."""
     failed = None
     try:
-        stream.run(TASKS)
+        stream.run_tasks(TASKS)
     except (StreamingQueryException, StateError) as error:
         failed = str(error)
     assert failed is not None, "a full disk was not noticed"

@@ -54,7 +54,7 @@ def main(master: str, folder: Path, crashes: Crashes) -> None:
     gateway: Any = spark.sparkContext._gateway
     crashes.driver_is(os.getpid(), gateway.proc.pid)
     with small_chunks():
-        FolderStream(spark, folder, TEXT, **SETTINGS).run(TASKS)
+        FolderStream(spark, folder, TEXT, **SETTINGS).run_tasks(TASKS)
     spark.stop()
 
 

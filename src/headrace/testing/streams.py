@@ -1,18 +1,17 @@
-"""A stream made of files, which arrive one a micro-batch, and a query over it that can be stopped and started.
+"""A stream of files with its metrics, and what its state holds.
 
 ```python
 stream = FolderStream(spark, tmp_path, "SELECT count(*) AS n FROM t GROUP BY card OVER sliding 5m", time="ts", id="id")
 stream.arrive(table.slice(0, 100), table.slice(100, 50))    # two micro-batches
-stream.run(tasks=2)                                         # takes all that has arrived, then stops
+stream.run_tasks(2)                                         # takes all that has arrived, then stops
 stream.arrive(table.slice(150))
-stream.run(tasks=5)
+stream.run_tasks(5)
 stream.answers()
 ```
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,62 +26,33 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.metrics import Metrics
 from headrace.state.places import LocalPlace
+from headrace.state.rocks_files import ShardDatabase
 from headrace.state.store import StageStore
+from headrace.testing.file_stream import FileStream
 
-_FIRST_TIME = 1_000_000_000
 
-
-class FolderStream:
-    """`settings` are those of `Metrics`: time, id, arrival, late and so on."""
+class FolderStream(FileStream):
+    """A stream with its metrics: `settings` are those of `Metrics`: time, id, arrival, late and so on."""
 
     def __init__(self, spark: SparkSession, folder: Path, text: str, **settings: Any):
-        self.spark = spark
-        self.folder = folder
+        super().__init__(spark, folder)
         self.text = text
         self.settings = settings
         self.state = folder / "state"
-        self.out = folder / "out"
-        self.source = folder / "in"
-        self.source.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
-    def arrive(self, *tables: pa.Table) -> None:
-        """Each is a micro-batch."""
-        for table in tables:
-            number = len(list(self.source.iterdir()))
-            path = self.source / f"{number:06d}.parquet"
-            pq.write_table(table, path)
-            # The file source takes files by age, and needs whole milliseconds between them.
-            os.utime(path, (_FIRST_TIME + number, _FIRST_TIME + number))
 
     def arrived(self) -> pa.Table:
         return pa.concat_tables(pq.read_table(path) for path in sorted(self.source.iterdir()))
 
-    def run(self, tasks: int) -> None:
-        """Answer all that has arrived, into Parquet files; raises what the query raises."""
-        metrics = Metrics(self.text, parallelism=tasks, state=str(self.state), **self.settings)
-        source = str(self.source)
-        schema = self.spark.read.parquet(source).schema
-        stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(source)
-        query = (
-            stream.transform(metrics.measure)
-            .writeStream.format("parquet")
-            .option("path", str(self.out))
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+    def run_tasks(self, tasks: int) -> None:
+        """Answer all that has arrived, by so many tasks; raises what the query raises."""
+        self.run(Metrics(self.text, parallelism=tasks, state=str(self.state), **self.settings))
 
     def run_through(self, tasks: int, most: int = 40) -> list[str]:
         """Start the query again whenever it fails, until it has answered all; gives what it failed with."""
         failures: list[str] = []
         while True:
             try:
-                self.run(tasks)
+                self.run_tasks(tasks)
                 return failures
             except StreamingQueryException as error:
                 failures.append(str(error))
@@ -99,10 +69,6 @@ class FolderStream:
         for log in (other.out / "_spark_metadata").iterdir():
             log.write_text(log.read_text().replace(str(self.out), str(other.out)))
         return other
-
-    def answers(self) -> pa.Table:
-        """What the sink has, exactly once; in no particular order."""
-        return self.spark.read.parquet(str(self.out)).toArrow()
 
 
 # ---------------------------------------------------------------------- state
@@ -127,9 +93,22 @@ def state_content(state: Path) -> dict[tuple[str, int, int], ShardContent]:
             store = StageStore(place, f"{query}/{stage}")
             batch = max(number for number in store.batches() if store.has_batch(number))
             for shard, version in store.all_shards(batch).items():
-                files = [(len(content), file.crc) for file in version.files if (content := store.read_part(file))]
-                found[stage, batch, shard] = ShardContent(store.load(version), dict(version.values), files)
+                values = dict(version.values)
+                events = version.files[: values["event_files"]]
+                files = [(len(content), file.crc) for file in events if (content := store.read_part(file))]
+                tables = store.load(version)
+                if "rocks" in values:
+                    tables |= _groups(store, values.pop("rocks"))
+                found[stage, batch, shard] = ShardContent(tables, values, files)
     return found
+
+
+def _groups(store: StageStore, rocks: dict[str, Any]) -> dict[str, Any]:
+    """What a database holds, whatever its files are: all words of all groups, by key."""
+    database = ShardDatabase(store, rocks, 8 << 20)
+    with database.groups as groups:
+        content = b"".join(key + value for key, value in groups.items())
+    return {"rocks": np.frombuffer(content, np.uint8)}
 
 
 def assert_same_state(actual: Path, expected: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.measure.admission import Policy
 from headrace.measure.chunk_files import StageFiles
 from headrace.measure.definition import Definition
+from headrace.measure.policy import Policy
 from headrace.measure.run import measure_table
 from headrace.measure.task import MeasureTask
 from headrace.model.ticks import MINUTE, SECOND, Ticks

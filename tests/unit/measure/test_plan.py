@@ -7,6 +7,8 @@ import pytest
 
 from headrace.errors import DefinitionError
 from headrace.measure.definition import Definition
+from headrace.measure.policy import Policy
+from headrace.model.ticks import HOUR, SECOND, Ticks
 
 SCHEMA = pa.schema(
     [
@@ -79,6 +81,12 @@ def test_explain_shows_what_is_shared() -> None:
          └─ group by merchant
             └─ seen = count(*): bigint"""
     )
+
+
+def test_explain_says_what_becomes_of_late_and_repeated_events() -> None:
+    policy = Policy("discard", closure=Ticks(30 * SECOND), dedup=HOUR)
+    first = Definition(TEXT, "ts", id="offset", policy=policy).explain().splitlines()[0]
+    assert first.endswith("; events more than 30s late are discarded; an event counts once by its offset within 1h")
 
 
 def test_explain_without_a_schema_has_no_types() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
+import tempfile
 import uuid
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from headrace.errors import EnvironmentProblem, StateDamaged, StateError
 from headrace.state.places import ON_WRITE, Place, RemotePlace, place_of
 
 KINDS = ("path", "file", "local", "memory")
+_NOBODY = 65534
 
 
 @pytest.fixture(params=KINDS)
@@ -76,12 +79,24 @@ def test_a_location_that_is_a_file(tmp_path: Path) -> None:
         place_of(f"{tmp_path}/state/deeper").check()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_location_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine").chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(StateError, match=r"cannot be used \(Permission denied\); give the user that runs"):
-        place_of(f"{tmp_path}/mine/state").check()
+def test_a_location_that_cannot_be_written() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        locked = Path(folder) / "locked"
+        locked.mkdir(mode=0o555)
+        with ProcessPoolExecutor(1, get_context("fork")) as pool:
+            message = pool.submit(_checked_by_nobody, f"{locked}/state").result()
+    assert "cannot be used (Permission denied); give the user that runs" in message
+
+
+def _checked_by_nobody(location: str) -> str:
+    if os.geteuid() == 0:  # who may write everywhere
+        os.setuid(_NOBODY)
+    try:
+        place_of(location).check()
+    except StateError as error:
+        return str(error)
+    return "it can be used"
 
 
 def test_a_location_on_a_read_only_file_system() -> None:

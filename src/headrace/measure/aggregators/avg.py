@@ -6,12 +6,9 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
 from headrace.measure.exact import AVERAGE, ExactTotals, bounds_of
-from headrace.measure.jit import Ints
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words, is_float
 from headrace.model.signature import Signature
-from headrace.state.ragged import Ragged
-from headrace.state.tables import Tables
 
 _SPARK_EXTRA_DIGITS = 4
 
@@ -33,28 +30,10 @@ class Avg(Aggregator):
     def prepare(self) -> None:
         argument = self.metric.argument_type
         assert argument is not None
-        self._totals = ExactTotals(argument)
+        self.state = self._totals = ExactTotals(argument)
         self._times = 10 ** (self.type.scale - argument.scale) if pa.types.is_decimal(self.type) else 0
         self._bounds = bounds_of(self.type)
         self._float = is_float(argument)
-
-    def grow(self, slots: int) -> None:
-        self._totals.grow(slots)
-
-    def dump(self) -> Tables:
-        return self._totals.dump()
-
-    def restore(self, tables: Tables) -> None:
-        self._totals.restore(tables)
-
-    def take_groups(self, slots: Ints) -> Ragged:
-        return self._totals.take_groups(slots)
-
-    def put_groups(self, slots: Ints, groups: Ragged) -> None:
-        self._totals.put_groups(slots, groups)
-
-    def clear_groups(self) -> None:
-        self._totals.clear_groups()
 
     def push(self, steps: Steps, values: Words) -> None:
         if self._float:

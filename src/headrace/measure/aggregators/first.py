@@ -25,8 +25,6 @@ from headrace.measure.queue import (
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
 from headrace.measure.words import Words, is_wide
 from headrace.model.signature import Signature
-from headrace.state.ragged import Ragged
-from headrace.state.tables import Tables
 
 _HIGH = NUMBER
 """The place of the arrival number holds the second word here: a queue of all events needs no number."""
@@ -65,25 +63,7 @@ class First(Aggregator):
     late_keep = -1
 
     def prepare(self) -> None:
-        self._queues = Queues((VALUE, VALID, TIME, _HIGH) if is_wide(self.type) else (VALUE, VALID, TIME))
-
-    def grow(self, slots: int) -> None:
-        self._queues.grow(slots)
-
-    def dump(self) -> Tables:
-        return self._queues.dump()
-
-    def restore(self, tables: Tables) -> None:
-        self._queues.restore(tables)
-
-    def take_groups(self, slots: Ints) -> Ragged:
-        return self._queues.take_groups(slots)
-
-    def put_groups(self, slots: Ints, groups: Ragged) -> None:
-        self._queues.put_groups(slots, groups)
-
-    def clear_groups(self) -> None:
-        self._queues.clear_groups()
+        self.state = self._queues = Queues((VALUE, VALID, TIME, _HIGH) if is_wide(self.type) else (VALUE, VALID, TIME))
 
     def push(self, steps: Steps, values: Words) -> None:
         self._queues.reserve(int((steps.kind <= INSERT).sum()))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
-from headrace.measure.jit import Ints
 from headrace.measure.moments import ExactMoments
 from headrace.measure.steps import Steps
 from headrace.measure.words import Words
 from headrace.model.signature import Signature
-from headrace.state.ragged import Ragged
-from headrace.state.tables import Tables
 
 
 def _result(type: pa.DataType | None) -> pa.DataType | str:
@@ -28,25 +25,7 @@ class StdDev(Aggregator):
 
     def prepare(self) -> None:
         assert self.metric.argument_type is not None
-        self._moments = ExactMoments(self.metric.argument_type)
-
-    def grow(self, slots: int) -> None:
-        self._moments.grow(slots)
-
-    def dump(self) -> Tables:
-        return self._moments.dump()
-
-    def restore(self, tables: Tables) -> None:
-        self._moments.restore(tables)
-
-    def take_groups(self, slots: Ints) -> Ragged:
-        return self._moments.take_groups(slots)
-
-    def put_groups(self, slots: Ints, groups: Ragged) -> None:
-        self._moments.put_groups(slots, groups)
-
-    def clear_groups(self) -> None:
-        self._moments.clear_groups()
+        self.state = self._moments = ExactMoments(self.metric.argument_type)
 
     def push(self, steps: Steps, values: Words) -> None:
         self._moments.push(steps, values, self.answers.word, self.answers.valid)
