@@ -4,16 +4,28 @@ from headrace.errors import (
     BindError,
     DefinitionError,
     EnvironmentProblem,
+    FlowError,
+    FrameDamaged,
     HeadraceError,
     InputError,
     MeasureError,
     MetricOverflow,
     ParseError,
     QueryError,
+    QueueDamaged,
+    QueueError,
+    QueueUnreachable,
+    StageFailed,
     StateDamaged,
     StateError,
     StateMismatch,
 )
+from headrace.flow.operators import Stage, side
+from headrace.flow.queue_ends import queue
+from headrace.flow.routing import broadcast, custom, forward, key, rebalance, rescale, shuffle
+from headrace.flow.sinks import callback, parquet
+from headrace.flow.sources import generate, parquet_files, rate
+from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 
 __version__ = "0.1.0"
@@ -22,6 +34,9 @@ __all__ = [
     "BindError",
     "DefinitionError",
     "EnvironmentProblem",
+    "Flow",
+    "FlowError",
+    "FrameDamaged",
     "HeadraceError",
     "InputError",
     "MeasureError",
@@ -29,7 +44,26 @@ __all__ = [
     "Metrics",
     "ParseError",
     "QueryError",
+    "QueueDamaged",
+    "QueueError",
+    "QueueUnreachable",
+    "Stage",
+    "StageFailed",
     "StateDamaged",
     "StateError",
     "StateMismatch",
+    "broadcast",
+    "callback",
+    "custom",
+    "forward",
+    "generate",
+    "key",
+    "parquet",
+    "parquet_files",
+    "queue",
+    "rate",
+    "rebalance",
+    "rescale",
+    "shuffle",
+    "side",
 ]

@@ -11,6 +11,12 @@ HeadraceError
 ├── StateError              the state a stream keeps between batches
 │   ├── StateDamaged        a file of it is missing, torn or changed: which, and what to do
 │   └── StateMismatch       it belongs to other metrics, another layout or a newer Headrace
+├── FlowError               a flow cannot be run as it is drawn, or stopped
+│   └── StageFailed         a function of the user raised: stage, record, line
+├── QueueError              what moves between tasks
+│   ├── QueueDamaged        a queue has lost or changed frames
+│   ├── QueueUnreachable    a broker does not answer: which, what was tried, for how long
+│   └── FrameDamaged        bytes that are not a frame
 └── EnvironmentProblem      Java, Python or Spark on this machine cannot run it
 
 Each keeps its fields and can be pickled: errors cross process borders on Spark.
@@ -133,6 +139,46 @@ class StateDamaged(StateError):
 
 class StateMismatch(StateError):
     """The state belongs to other metrics, or another layout."""
+
+
+class FlowError(HeadraceError):
+    """A flow cannot be run as it is drawn, or has stopped."""
+
+
+class StageFailed(FlowError):
+    """A function of the user raised."""
+
+    def __init__(self, stage: str, problem: str, record: str, place: str):
+        self.stage = stage
+        self.problem = problem
+        self.record = record
+        self.place = place
+        super().__init__(f"stage {stage}: {problem}\n  at     {place}\n  record {record}")
+
+
+class QueueError(HeadraceError):
+    """What moves between tasks cannot be read or written."""
+
+
+class QueueDamaged(QueueError):
+    """A queue has lost or changed frames."""
+
+    def __init__(self, queue: str, problem: str):
+        self.queue = queue
+        self.problem = problem
+        super().__init__(f"queue {queue}: {problem}")
+
+
+class QueueUnreachable(QueueError):
+    """A broker does not answer."""
+
+
+class FrameDamaged(QueueError):
+    """Bytes that are not a frame."""
+
+    def __init__(self, problem: str):
+        self.problem = problem
+        super().__init__(f"a frame is damaged: {problem}")
 
 
 class EnvironmentProblem(HeadraceError):

@@ -11,7 +11,6 @@ the last one stands, and either is right. Batch b starts from the manifests of b
 
 from __future__ import annotations
 
-import json
 import uuid
 import zlib
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from headrace.errors import StateDamaged, StateMismatch
 from headrace.state.places import Place
+from headrace.state.sealed import seal_record, unseal_record
 from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode
 
 FORMAT: Final = 2
@@ -115,10 +115,7 @@ class StageStore:
         return [int(name) for name in self.place.folders(f"{self.folder}/batches")]
 
     def manifest(self, name: str) -> dict[str, Any]:
-        crc, _, body = self.place.read(name).partition(b"\n")
-        if crc != f"{zlib.crc32(body):08x}".encode():
-            raise StateDamaged(self.place.path_of(name), "its checksum is not the one it was written with")
-        manifest: dict[str, Any] = json.loads(body)
+        manifest: dict[str, Any] = unseal_record(self.place.read(name), self.place.path_of(name))
         check_format(manifest["format"], self.place.path_of(name))
         return manifest
 
@@ -166,9 +163,8 @@ class StageStore:
             "batch": batch,
             "shards": {str(shard): asdict(version) for shard, version in sorted(versions.items())},
         }
-        body = json.dumps(manifest, separators=(",", ":"))
         name = f"{self.batch_folder(batch)}/{task}-of-{tasks}.manifest"
-        self.place.write(name, f"{zlib.crc32(body.encode()):08x}\n{body}".encode())
+        self.place.write(name, seal_record(manifest))
         return versions
 
     def _write_parts(self, batch: int, parts: Mapping[int, bytes | None]) -> dict[int, StoredPart]:

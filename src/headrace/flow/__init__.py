@@ -1,0 +1,1 @@
+"""Flows: stages joined by queues, and the machines that run them."""

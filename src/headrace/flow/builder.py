@@ -1,0 +1,228 @@
+"""Drawing a flow: sources, stages and sinks, and the streams between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from headrace.errors import FlowError
+from headrace.flow.checks import checked
+from headrace.flow.explain import explain
+from headrace.flow.graph import Graph, Input, Node
+from headrace.flow.io import Sink, Source
+from headrace.flow.operators import MAIN, Behaviour, ForBatch, ForRecord, Identity, Keyed, OnError, Stage, listed
+from headrace.flow.routing import Key, Route
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a source or a stage gives: the input of others."""
+
+    flow: Flow = field(repr=False, compare=False)
+    node: str
+    output: str = MAIN
+
+    def side(self, name: str) -> Stream:
+        """One of the side outputs of the stage."""
+        sides = self.flow.drawn(self.node).sides
+        if name not in sides:
+            known = f"it has {', '.join(sides)}" if sides else "it has none: give it sides={...}"
+            raise FlowError(f"stage {self.node} has no side output {name}; {known}")
+        return Stream(self.flow, self.node, name)
+
+
+@dataclass(frozen=True)
+class Loop(Stream):
+    """A stream that goes round: what enters, and what is sent back."""
+
+    def back(self, stream: Stream, route: Route | None = None) -> None:
+        """Send a stream back to the start of the loop."""
+        self.flow.close_loop(self.node, stream, route)
+
+
+class Flow:
+    """Stages joined by FIFO queues.
+
+    ```python
+    flow = hr.Flow("trades")
+    raw = flow.source("capture", hr.kafka("capture"))
+    parsed = flow.stage("parse", parse, raw, parallelism=15)
+    flow.sink("clean", parsed, hr.kafka("clean"))
+    job = flow.start(spark)
+    ```
+    """
+
+    def __init__(self, name: str):
+        self.name = _checked_name("flow", name)
+        self._nodes: dict[str, Node] = {}
+        self._loops: set[str] = set()
+
+    # ------------------------------------------------------------------- draw
+
+    def source(self, name: str, source: Source, *, parallelism: int | None = None) -> Stream:
+        """Where records come from. `parallelism` is how many tasks share the reading, if the source has no splits."""
+        splits = source.splits()
+        if splits is not None and parallelism not in (None, splits):
+            raise FlowError(
+                f"source {name}: it has {splits} splits, one task each; leave parallelism={parallelism} out"
+            )
+        count = _checked_parallelism(name, parallelism if splits is None else splits)
+        self._add(Node(name, count, source=source, schema=source.schema))
+        return Stream(self, name)
+
+    def stage(
+        self,
+        name: str,
+        function: Callable[..., Any] | Callable[[], Stage],
+        *streams: Stream,
+        parallelism: int | None = None,
+        route: Route | None = None,
+        each: Literal["batch", "record"] = "batch",
+        schema: pa.Schema | None = None,
+        sides: Mapping[str, pa.Schema] | None = None,
+        on_error: Literal["stop", "side"] = "stop",
+        retries: int = 0,
+    ) -> Stream:
+        """A function over record batches (or over records, `each="record"`), or a class of `hr.Stage` with state.
+
+        `schema` is what it gives: what it is given, unless it says something else; a function over batches is asked.
+        `route` is how records come here: forward where the parallelism is the same, else in turn.
+        `on_error="side"` sends a record that the function raises for to the side output `errors`, with the reason.
+        """
+        behaviour = _behaviour(name, function, each, OnError(on_error, retries))
+        given = dict(sides or {})
+        known = self._schema_of_inputs(name, streams)
+        if on_error == "side":
+            given["errors"] = _with_reason(known)
+        return self._stage(name, behaviour, streams, parallelism, route, schema, given)
+
+    def keyed(
+        self,
+        name: str,
+        function: Callable[[Any, dict[str, Any]], Any],
+        *streams: Stream,
+        by: str | tuple[str, ...],
+        parallelism: int | None = None,
+        initial: Any = None,
+        schema: pa.Schema | None = None,
+        on_error: Literal["stop", "side"] = "stop",
+        retries: int = 0,
+    ) -> Stream:
+        """`function(state, record)` gives the state of the record's key from now on, and what to send on.
+
+        The state is plain values: numbers, texts, times, lists, dicts; `None` forgets the key. What to send on is a
+        record, a list of records, or None.
+        """
+        columns = (by,) if isinstance(by, str) else tuple(by)
+        behaviour = Keyed(function, columns, initial, OnError(on_error, retries))
+        known = self._schema_of_inputs(name, streams)
+        sides = {"errors": _with_reason(known)} if on_error == "side" else {}
+        return self._stage(name, behaviour, streams, parallelism, Key(columns), schema, sides)
+
+    def loop(self, name: str, *streams: Stream, parallelism: int | None = None, route: Route | None = None) -> Loop:
+        """The start of a loop: `again = flow.loop("again", entry)`, and later `again.back(more)`."""
+        self._stage(name, Identity(), streams, parallelism, route, None, {})
+        self._loops.add(name)
+        return Loop(self, name)
+
+    def sink(
+        self, name: str, stream: Stream, sink: Sink, *, parallelism: int | None = None, route: Route | None = None
+    ) -> None:
+        """Where records go."""
+        self._check_streams(name, (stream,))
+        count = _checked_parallelism(name, parallelism or self._nodes[stream.node].parallelism)
+        self._add(Node(name, count, (Input(stream.node, stream.output, route),), sink=sink))
+
+    # ------------------------------------------------------------------ freeze
+
+    def graph(self) -> Graph:
+        """The flow as it is now, checked. Raises FlowError that names the stage and the fix."""
+        return checked(Graph(self.name, tuple(self._nodes.values())), frozenset(self._loops))
+
+    def explain(self, form: Literal["tree", "mermaid"] = "tree") -> str:
+        """What will run: tasks, queues and routes, as a tree or as Mermaid text."""
+        return explain(self.graph(), form)
+
+    # ----------------------------------------------------------------- helpers
+
+    def drawn(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def close_loop(self, name: str, stream: Stream, route: Route | None) -> None:
+        self._check_streams(name, (stream,))
+        node = self._nodes[name]
+        self._nodes[name] = replace(node, inputs=(*node.inputs, Input(stream.node, stream.output, route, back=True)))
+
+    def _stage(
+        self,
+        name: str,
+        behaviour: Behaviour,
+        streams: tuple[Stream, ...],
+        parallelism: int | None,
+        route: Route | None,
+        schema: pa.Schema | None,
+        sides: dict[str, pa.Schema],
+    ) -> Stream:
+        known = self._schema_of_inputs(name, streams)
+        count = _checked_parallelism(name, parallelism or self._nodes[streams[0].node].parallelism)
+        given = schema if schema is not None else behaviour.schema(name, known)
+        arrows = tuple(Input(stream.node, stream.output, route) for stream in streams)
+        self._add(Node(name, count, arrows, behaviour=behaviour, schema=given, sides=sides))
+        return Stream(self, name)
+
+    def _schema_of_inputs(self, name: str, streams: tuple[Stream, ...]) -> pa.Schema:
+        self._check_streams(name, streams)
+        schemas = [self._nodes[stream.node].schema_of(stream.output) for stream in streams]
+        for stream, schema in zip(streams, schemas, strict=True):
+            if schema != schemas[0]:
+                raise FlowError(
+                    f"stage {name}: its inputs have different columns: {streams[0].node} gives {listed(schemas[0])}, "
+                    f"{stream.node} gives {listed(schema)}; let a stage before it make them alike"
+                )
+        return schemas[0]
+
+    def _check_streams(self, name: str, streams: tuple[Stream, ...]) -> None:
+        if not streams:
+            raise FlowError(f"stage {name} has no input; name the streams it reads, or use flow.source")
+        for stream in streams:
+            if not isinstance(stream, Stream):
+                raise FlowError(f"{name}: its input must be what flow.source or flow.stage gave, not {stream!r}")
+            if stream.flow is not self:
+                raise FlowError(f"{name}: its input {stream.node} belongs to another flow, {stream.flow.name}")
+
+    def _add(self, node: Node) -> None:
+        _checked_name(node.kind, node.name)
+        if node.name in self._nodes:
+            raise FlowError(f"{node.kind} {node.name}: there is a {self._nodes[node.name].kind} of this name already")
+        self._nodes[node.name] = node
+
+
+def _behaviour(name: str, function: Any, each: str, on_error: OnError) -> Behaviour:
+    if isinstance(function, type) and issubclass(function, Stage):
+        return ForBatch(function, on_error, is_class=True)
+    if not callable(function):
+        raise FlowError(f"stage {name}: {function!r} is neither a function nor a class of hr.Stage")
+    return ForRecord(function, on_error) if each == "record" else ForBatch(function, on_error)
+
+
+def _with_reason(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field("reason", pa.string()))
+
+
+def _checked_name(kind: str, name: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise FlowError(f"{kind} name {name!r}: a name is up to 60 letters, digits, - and _, and begins with a letter")
+    return name
+
+
+def _checked_parallelism(name: str, parallelism: int | None) -> int:
+    count = 1 if parallelism is None else parallelism
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
+        raise FlowError(f"{name}: parallelism must be a number from 1 to 10000, not {parallelism!r}")
+    return count

@@ -1,0 +1,252 @@
+"""The coordinator: which worker has which tasks, what becomes of those that die, and when a flow is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.flow.effects import (
+    CancelWorker,
+    CoordinatorEffect,
+    CoordinatorStimulus,
+    Exited,
+    Finish,
+    Reported,
+    StartWorker,
+    StopAsked,
+    Tell,
+    Ticked,
+    Truncate,
+)
+from headrace.flow.plan import Plan
+
+_PROBE_S: Final = 0.05
+_SILENT_S: Final = 30.0
+"""A worker that says nothing for so long is taken for dead, and replaced."""
+_MOST_RESTARTS: Final = 20
+_RESTART_WINDOW_S: Final = 60.0
+
+
+@dataclass
+class _Seen:
+    """What is known of a worker."""
+
+    epoch: int
+    heard_at: float
+    report: Mapping[str, Any] | None = None
+    is_up: bool = False
+    has_left: bool = False
+
+
+@dataclass
+class _Probe:
+    """A round of questions: are all channels empty?"""
+
+    number: int = 0
+    sent_at: float = 0.0
+    before: Any = None
+    answers: dict[int, Any] = field(default_factory=dict)
+
+
+class Coordinator:
+    """`first_epoch` is higher than any that an earlier run of this flow has given."""
+
+    def __init__(self, plan: Plan, workers: int, first_epoch: int):
+        self.plan = plan
+        self.assignment = assign(plan, workers)
+        self._epoch = first_epoch
+        self._workers: dict[int, _Seen] = {}
+        self._now = 0.0
+        self._restarts: list[float] = []
+        self._truncated: dict[str, int] = {}
+        self._stopping: str | None = None
+        self._probe = _Probe()
+        self._loops_ended = False
+        self._over = False
+
+    def start(self, now_s: float) -> list[CoordinatorEffect]:
+        self._now = now_s
+        return [self._start(worker) for worker in self.assignment]
+
+    # ---------------------------------------------------------------------- on
+
+    def on(self, stimulus: CoordinatorStimulus) -> list[CoordinatorEffect]:
+        if self._over:
+            return []
+        if isinstance(stimulus, Ticked):
+            return self._ticked(stimulus.now_s)
+        if isinstance(stimulus, Reported):
+            return self._reported(stimulus.message)
+        if isinstance(stimulus, Exited):
+            return self._exited(stimulus)
+        assert isinstance(stimulus, StopAsked)
+        if self._stopping is not None and stimulus.drain:
+            return []
+        self._stopping = "drain" if stimulus.drain else "leave"
+        self._probe = _Probe()
+        return [Tell({"say": "pause" if stimulus.drain else "leave"})]
+
+    def _start(self, worker: int) -> StartWorker:
+        self._epoch += 1
+        self._workers[worker] = _Seen(self._epoch, self._now)
+        return StartWorker(worker, self._epoch, self.assignment[worker])
+
+    def _exited(self, exited: Exited) -> list[CoordinatorEffect]:
+        seen = self._workers[exited.worker]
+        if exited.epoch != seen.epoch:
+            return []
+        if self._stopping == "leave" or seen.has_left:
+            seen.has_left, seen.is_up = True, False
+            return self._finished_if_left()
+        return self._restart(exited.worker, exited.problem)
+
+    def _restart(self, worker: int, problem: str | None) -> list[CoordinatorEffect]:
+        self._restarts = [at for at in self._restarts if self._now - at < _RESTART_WINDOW_S]
+        self._restarts.append(self._now)
+        if len(self._restarts) > _MOST_RESTARTS:
+            return self._finish(
+                f"workers died {len(self._restarts)} times within {_RESTART_WINDOW_S:.0f} seconds; the last one said: "
+                f"{problem or 'nothing'}"
+            )
+        self._probe = _Probe(self._probe.number + 1)
+        again: list[CoordinatorEffect] = [self._start(worker)]
+        return again
+
+    def _ticked(self, now_s: float) -> list[CoordinatorEffect]:
+        self._now = now_s
+        effects: list[CoordinatorEffect] = []
+        for worker, seen in list(self._workers.items()):
+            if seen.is_up and not seen.has_left and now_s - seen.heard_at > _SILENT_S:
+                effects.append(CancelWorker(worker, seen.epoch))
+                effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
+        if self._asks() and now_s - self._probe.sent_at >= _PROBE_S:
+            effects += self._ask()
+        return effects
+
+    def _reported(self, message: Mapping[str, Any]) -> list[CoordinatorEffect]:
+        seen = self._workers.get(message["worker"])
+        if seen is None or message["epoch"] != seen.epoch:
+            return []
+        if "failed" in message:
+            return self._finish(message["failed"]["message"], message["failed"])
+        seen.heard_at, seen.is_up, seen.report = self._now, True, message
+        effects = self._truncations(message)
+        if message.get("probe") == self._probe.number:
+            self._probe.answers[message["worker"]] = message["tasks"]
+            effects += self._judge()
+        if self._stopping is None and self._all_finished():
+            self._stopping = "leave"
+            effects.append(Tell({"say": "leave"}))
+        return effects
+
+    # --------------------------------------------------------- when it is over
+
+    def _asks(self) -> bool:
+        """Is it to be found out whether all channels are empty?"""
+        if self._stopping == "drain":
+            return True
+        loops = any(edge.back for edge in self.plan.edges)
+        return loops and not self._loops_ended and self._stopping is None and self._sources_ended()
+
+    def _ask(self) -> list[CoordinatorEffect]:
+        before = self._probe.answers if len(self._probe.answers) == len(self._workers) else None
+        self._probe = _Probe(self._probe.number + 1, self._now, before)
+        say = "commit" if self._stopping == "drain" else "answer"
+        # A worker that started since does not know yet that sources pause.
+        paused = [Tell({"say": "pause"})] if self._stopping == "drain" else []
+        return [*paused, Tell({"say": say, "probe": self._probe.number})]
+
+    def _judge(self) -> list[CoordinatorEffect]:
+        probe = self._probe
+        if len(probe.answers) < len(self._workers) or probe.before is None:
+            return []
+        if not (_is_quiet(probe.before, probe.answers)):
+            return []
+        if self._stopping == "drain":
+            safe = all(task["safe"] for tasks in probe.answers.values() for task in tasks.values())
+            paused = all(seen.report is not None and seen.report["paused"] for seen in self._workers.values())
+            if not (safe and paused):
+                return []
+            self._stopping = "leave"
+            return [Tell({"say": "leave"})]
+        self._loops_ended = True
+        return [Tell({"say": "end loops"})]
+
+    def _sources_ended(self) -> bool:
+        reports = self._task_reports()
+        sources = [name for name, task in self.plan.tasks.items() if task.inbox is None]
+        return all(name in reports and reports[name]["source_ended"] for name in sources)
+
+    def _all_finished(self) -> bool:
+        reports = self._task_reports()
+        return len(reports) == len(self.plan.tasks) and all(
+            report["finished"] and report["safe"] for report in reports.values()
+        )
+
+    def _finished_if_left(self) -> list[CoordinatorEffect]:
+        return self._finish(None) if all(seen.has_left for seen in self._workers.values()) else []
+
+    def _finish(self, problem: str | None, details: Mapping[str, Any] | None = None) -> list[CoordinatorEffect]:
+        self._over = True
+        cancels = [CancelWorker(worker, seen.epoch) for worker, seen in self._workers.items() if not seen.has_left]
+        return [*cancels, Finish(problem, details or {})]
+
+    # ------------------------------------------------------------------ status
+
+    def _task_reports(self) -> dict[str, Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for seen in self._workers.values():
+            if seen.report is not None:
+                found.update(seen.report["tasks"])
+        return found
+
+    def _truncations(self, message: Mapping[str, Any]) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = []
+        for name, report in message["tasks"].items():
+            task = self.plan.tasks[name]
+            # A queue from outside may have other readers.
+            if task.inbox is None or not task.channels:
+                continue
+            if report["keep_from"] > self._truncated.get(task.inbox, 0):
+                self._truncated[task.inbox] = report["keep_from"]
+                effects.append(Truncate(task.inbox, report["keep_from"]))
+        return effects
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "workers": {
+                worker: {
+                    "epoch": seen.epoch,
+                    "up": seen.is_up,
+                    "left": seen.has_left,
+                    "tasks": list(self.assignment[worker]),
+                }
+                for worker, seen in self._workers.items()
+            },
+            "tasks": dict(self._task_reports()),
+            "restarts": len(self._restarts),
+            "stopping": self._stopping,
+        }
+
+
+def assign(plan: Plan, workers: int) -> dict[int, tuple[str, ...]]:
+    """Every worker gets a share of every vertex."""
+    found: dict[int, list[str]] = {worker: [] for worker in range(min(workers, len(plan.tasks)))}
+    for place, name in enumerate(plan.tasks):
+        found[place % len(found)].append(name)
+    return {worker: tuple(names) for worker, names in found.items()}
+
+
+def _is_quiet(before: Mapping[int, Any], after: Mapping[int, Any]) -> bool:
+    """All that was sent by the second round had been taken by the first: so nothing was on the way between them."""
+    taken: dict[str, int] = {}
+    for tasks in before.values():
+        for task in tasks.values():
+            taken.update(task["next"])
+    return all(
+        number == taken.get(channel, 0)
+        for tasks in after.values()
+        for task in tasks.values()
+        for channel, number in task["sent"].items()
+    )

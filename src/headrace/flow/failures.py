@@ -1,0 +1,36 @@
+"""What a person is told of a function that raised: the stage, the record, the line."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.errors import StageFailed
+
+_SHOWN: Final = 300
+_OURS: Final = str(Path(__file__).parent)
+
+
+def stage_failed(stage: str, error: Exception, record: str) -> StageFailed:
+    return StageFailed(stage, problem_of(error), record, _place(error))
+
+
+def problem_of(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line that is the user's: not ours, not of an installed package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith(_OURS) and "site-packages" not in f.filename]
+    if not (theirs or frames):
+        return "an unknown line"
+    at = (theirs or frames)[-1]
+    return f"{at.filename}, line {at.lineno}, in {at.name}" + (f": {at.line}" if at.line else "")

@@ -1,0 +1,58 @@
+"""A flow as a frozen graph: sources, stages and sinks, and the arrows between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.flow.io import Sink, Source
+from headrace.flow.operators import MAIN, Behaviour
+from headrace.flow.routing import Route
+
+
+@dataclass(frozen=True)
+class Input:
+    """An arrow of the graph: from an output of a node, by a route. `back` closes a declared loop."""
+
+    node: str
+    output: str
+    route: Route | None
+    back: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """A source, a stage or a sink."""
+
+    name: str
+    parallelism: int
+    inputs: tuple[Input, ...] = ()
+    source: Source | None = None
+    behaviour: Behaviour | None = None
+    sink: Sink | None = None
+    schema: pa.Schema | None = None
+    """Of what it gives; None until it is known."""
+    sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "source" if self.source is not None else "sink" if self.sink is not None else "stage"
+
+    def schema_of(self, output: str) -> pa.Schema | None:
+        return self.schema if output == MAIN else self.sides[output]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A flow that will not change any more. Nodes are in the order in which they were drawn."""
+
+    name: str
+    nodes: tuple[Node, ...]
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def consumers(self, name: str) -> list[tuple[Node, Input]]:
+        return [(node, arrow) for node in self.nodes for arrow in node.inputs if arrow.node == name]

@@ -1,0 +1,233 @@
+"""A worker in a real process: gives the worker machine what queues and sources have, and does what it wants."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.errors import HeadraceError, QueueUnreachable
+from headrace.flow.effects import (
+    Acknowledge,
+    Append,
+    Arrived,
+    Deliver,
+    Effect,
+    Fed,
+    Leave,
+    Report,
+    Save,
+    Saved,
+    Stimulus,
+    Ticked,
+    Told,
+)
+from headrace.flow.graph import Graph
+from headrace.flow.io import Opening, SinkWriter, SplitReader
+from headrace.flow.manifests import FlowStore
+from headrace.flow.plan import make_plan
+from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.worker import Pace, Worker
+from headrace.model import frames
+from headrace.queues.protocol import Entry, Queues
+
+ROOM_BYTES: Final = 16 << 20
+_TICK_S: Final = 0.01
+_NO_ROOM_S: Final = 0.001
+_MOST_RECORDS: Final = 4096
+
+
+def control_queue(flow: str) -> str:
+    return f"{flow}.control"
+
+
+def report_queue(flow: str) -> str:
+    return f"{flow}.reports"
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """All that a worker needs to know. Can be pickled."""
+
+    graph: Graph
+    queues: Queues
+    location: str
+    worker: int
+    epoch: int
+    tasks: tuple[str, ...]
+    began_us: int
+    control_position: int
+    pace: Pace = field(default_factory=Pace)
+    room_bytes: int = ROOM_BYTES
+
+
+def run_worker(setup: WorkerSetup) -> None:
+    """Until it is told to leave. Raises what goes wrong, after it has told the coordinator."""
+    try:
+        host = Host(setup)
+        try:
+            host.run()
+        finally:
+            host.close()
+    except QueueUnreachable:
+        raise  # there is no telling anybody: the coordinator starts another one
+    except HeadraceError as error:
+        _tell_failure(setup, error)
+        raise
+
+
+def _tell_failure(setup: WorkerSetup, error: HeadraceError) -> None:
+    told = {"type": type(error).__name__, "message": str(error)}
+    message = {"worker": setup.worker, "epoch": setup.epoch, "failed": told}
+    with setup.queues.writer() as writer:
+        writer.append(report_queue(setup.graph.name), [frames.encode(frames.control(setup.worker, 0, message))])
+        writer.sync([report_queue(setup.graph.name)])
+
+
+class Host:
+    """One thread that runs the machine, and one that makes commits safe."""
+
+    def __init__(self, setup: WorkerSetup):
+        self._setup = setup
+        self._flow = setup.graph.name
+        self._plan = make_plan(setup.graph)
+        self._store = FlowStore(setup.location, self._flow)
+        self._worker = Worker(self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace)
+        self._sinks: dict[tuple[str, str], SinkWriter] = {}
+        self._sources: dict[str, SplitReader] = {}
+        self._asleep: dict[str, float] = {}
+        restored = self._restore()
+        positions = {**self._worker.positions, control_queue(self._flow): setup.control_position}
+        self._writer = setup.queues.writer()
+        self._reader = setup.queues.reader(f"{self._flow}.{setup.worker}", positions)
+        self._open_ends(restored)
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
+        self._saves: list[tuple[Save, Future[None]]] = []
+        self._ticked_at = 0.0
+        self._left = False
+
+    def _restore(self) -> dict[str, Mapping[str, Any]]:
+        committed: dict[str, Mapping[str, Any]] = {}
+        for task in self._setup.tasks:
+            found = self._store.restore(task)
+            if found is not None:
+                self._worker.restore(task, found.version, found.values, found.read)
+                committed[task] = found.sinks
+        return committed
+
+    def _open_ends(self, committed: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, task in self._worker.tasks.items():
+            vertex = task.plan.vertex
+            opening = Opening(
+                self._flow,
+                name,
+                task.plan.index,
+                vertex.parallelism,
+                self._setup.began_us,
+                wake=lambda name=name: self._wake(name),  # type: ignore[misc]
+            )
+            for each in vertex.nodes:
+                node = self._setup.graph.node(each)
+                if node.source is not None and not isinstance(node.source, QueueEnd) and not task.source_ended:
+                    self._sources[name] = node.source.open(opening, task.fed)
+                if node.sink is not None and not isinstance(node.sink, QueueEnd):
+                    self._sinks[name, each] = node.sink.open(opening, committed.get(name, {}).get(each))
+
+    def _wake(self, task: str) -> None:
+        self._asleep.pop(task, None)
+        self._reader.wake()
+
+    def close(self) -> None:
+        self._saver.shutdown(wait=True)
+        for reader in self._sources.values():
+            reader.close()
+        for writer in self._sinks.values():
+            writer.close()
+        self._reader.close()
+        self._writer.close()
+
+    # --------------------------------------------------------------------- run
+
+    def run(self) -> None:
+        self._give(Told({"say": "begin"}))
+        while not self._left:
+            now = time.monotonic()
+            full = [queue for queue in self._worker.blocking if self._writer.backlog(queue) > self._setup.room_bytes]
+            waits = self._feed(full, now)
+            if full:
+                waits = min(waits, _NO_ROOM_S)
+            self._take(full, waits)
+            self._look_at_saves()
+            if time.monotonic() - self._ticked_at >= _TICK_S:
+                self._ticked_at = time.monotonic()
+                self._give(Ticked(self._ticked_at))
+
+    def _feed(self, full: list[str], now: float) -> float:
+        """Give the tasks what their sources have; gives how long there is nothing to do for sources."""
+        waits = _TICK_S
+        for task in self._worker.sources(full):
+            asleep_until = self._asleep.get(task, 0.0)
+            if asleep_until > now:
+                waits = min(waits, asleep_until - now)
+                continue
+            feed = self._sources[task].poll(_MOST_RECORDS)
+            if feed is None:
+                due = self._sources[task].due_s()
+                self._asleep[task] = now + due
+                waits = min(waits, due)
+            else:
+                self._give(Fed(task, feed))
+                waits = 0.0
+        return waits
+
+    def _take(self, full: list[str], waits_s: float) -> None:
+        control = control_queue(self._flow)
+        found: dict[str, list[Entry]] = {}
+        for entry in self._reader.poll([*self._worker.inboxes(full), control], waits_s):
+            found.setdefault(entry.queue, []).append(entry)
+        for entry in found.pop(control, ()):
+            message = frames.decode(entry.frame).message
+            if message is not None:
+                self._give(Told(message))
+        for queue, entries in found.items():
+            self._give(Arrived(queue, entries))
+
+    def _give(self, stimulus: Stimulus) -> None:
+        for effect in self._worker.on(stimulus):
+            self._act(effect)
+
+    def _act(self, effect: Effect) -> None:
+        if isinstance(effect, Append):
+            self._writer.append(effect.queue, effect.frames)
+        elif isinstance(effect, Deliver):
+            self._sinks[effect.task, effect.node].write(effect.first, effect.batch)
+        elif isinstance(effect, Acknowledge):
+            self._reader.acknowledge(effect.queue, effect.position)
+        elif isinstance(effect, Save):
+            self._save(effect)
+        elif isinstance(effect, Report):
+            frame = frames.control(self._setup.worker, 0, dict(effect.message))
+            self._writer.append(report_queue(self._flow), [frames.encode(frame)])
+        elif isinstance(effect, Leave):
+            self._left = True
+
+    # -------------------------------------------------------------------- save
+
+    def _save(self, save: Save) -> None:
+        task = save.snapshot.task
+        cuts = {node: writer.cut() for (name, node), writer in self._sinks.items() if name == task}
+        self._saves.append((save, self._saver.submit(self._commit, save, cuts)))
+
+    def _commit(self, save: Save, cuts: Mapping[str, Callable[[], Any]]) -> None:
+        """First what the commit will say is there, then the commit."""
+        self._writer.sync(save.queues)
+        self._store.commit(save.snapshot, {node: cut() for node, cut in cuts.items()})
+
+    def _look_at_saves(self) -> None:
+        done = [pair for pair in self._saves if pair[1].done()]
+        for pair in done:
+            self._saves.remove(pair)
+            pair[1].result()
+            self._give(Saved(pair[0].snapshot.task, pair[0].snapshot.version))

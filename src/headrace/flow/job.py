@@ -1,0 +1,196 @@
+"""A flow that runs: the coordinator with its real workers, whoever starts those."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any, Final
+
+from headrace import errors
+from headrace.errors import FlowError, HeadraceError
+from headrace.flow.coordinator import Coordinator
+from headrace.flow.effects import (
+    CancelWorker,
+    CoordinatorEffect,
+    Exited,
+    Finish,
+    Reported,
+    StartWorker,
+    StopAsked,
+    Tell,
+    Ticked,
+    Truncate,
+)
+from headrace.flow.graph import Graph
+from headrace.flow.host import ROOM_BYTES, WorkerSetup, control_queue, report_queue
+from headrace.flow.manifests import EPOCHS_A_RUN, FlowStore
+from headrace.flow.plan import make_plan
+from headrace.flow.worker import Pace
+from headrace.model import frames
+from headrace.queues.protocol import Queues
+
+_TICK_S: Final = 0.02
+
+
+class Launcher(ABC):
+    """Starts workers somewhere."""
+
+    def __init__(self) -> None:
+        self.exits: deque[Exited] = deque()
+        """Workers that are gone, for the coordinator."""
+
+    @abstractmethod
+    def start(self, setup: WorkerSetup) -> None:
+        """Returns at once."""
+
+    @abstractmethod
+    def cancel(self, worker: int, epoch: int) -> None: ...
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing of it is left running."""
+
+
+class Job:
+    """A running flow. It runs until its sources end, until it is stopped, or until something goes wrong."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        launcher: Launcher,
+        queues: Queues,
+        location: str,
+        workers: int,
+        pace: Pace | None = None,
+        room_bytes: int = ROOM_BYTES,
+    ):
+        self.name = graph.name
+        self._graph, self._launcher, self._queues, self._location = graph, launcher, queues, location
+        self._plan = make_plan(graph)
+        for node in graph.nodes:
+            for end in (node.source, node.sink):
+                if end is not None:
+                    end.check()
+        self._pace, self._room_bytes = pace or Pace(), room_bytes
+        store = FlowStore(location, graph.name)
+        run, self._began_us = store.begin_run(self._plan)
+        queues.create([*self._plan.queues, control_queue(graph.name), report_queue(graph.name)])
+        self._writer = queues.writer()
+        reports = report_queue(graph.name)
+        self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
+        self._coordinator = Coordinator(self._plan, workers, run * EPOCHS_A_RUN)
+        self._stop: deque[StopAsked] = deque()
+        self._over = threading.Event()
+        self._problem: HeadraceError | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"headrace-{graph.name}", daemon=True)
+        self._thread.start()
+
+    # ---------------------------------------------------------------- for users
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the flow is over; False if it is not in time. Raises what went wrong."""
+        try:
+            over = self._over.wait(timeout_s)
+        except KeyboardInterrupt:
+            self.stop(drain=False)
+            raise
+        if over:
+            self._thread.join()
+            if self._problem is not None:
+                raise self._problem
+        return over
+
+    def stop(self, drain: bool = True, timeout_s: float | None = None) -> bool:
+        """With `drain` all that the sources gave reaches the sinks first. The same flow started again goes on there."""
+        self._stop.append(StopAsked(drain))
+        self._reader.wake()
+        return self.wait(timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        """Of workers, tasks and queues, as plain values."""
+        with self._lock:
+            found = self._coordinator.status()
+        backlog = {}
+        if not self._over.is_set():
+            backlog = {task.inbox: self._writer.backlog(task.inbox) for task in self._plan.tasks.values() if task.inbox}
+        state = "running" if not self._over.is_set() else "failed" if self._problem is not None else "over"
+        return {"flow": self.name, "state": state, **found, "backlog_bytes": backlog}
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    # -------------------------------------------------------------------- thread
+
+    def _run(self) -> None:
+        try:
+            self._act(self._coordinator.start(time.monotonic()))
+            while not self._over.is_set():
+                self._look()
+        except HeadraceError as error:
+            self._problem = error
+        except Exception as error:
+            self._problem = FlowError(f"flow {self.name}: {type(error).__name__}: {error}")
+            self._problem.__cause__ = error
+        finally:
+            self._launcher.close()
+            self._over.set()
+            self._reader.close()
+            self._writer.close()
+
+    def _look(self) -> None:
+        for entry in self._reader.poll([report_queue(self.name)], _TICK_S):
+            message = frames.decode(entry.frame).message
+            self._reader.acknowledge(entry.queue, entry.next)
+            if message is not None:
+                self._on(Reported(message))
+        while self._launcher.exits:
+            self._on(self._launcher.exits.popleft())
+        while self._stop:
+            self._on(self._stop.popleft())
+        self._on(Ticked(time.monotonic()))
+
+    def _on(self, stimulus: Reported | Exited | StopAsked | Ticked) -> None:
+        with self._lock:
+            effects = self._coordinator.on(stimulus)
+        self._act(effects)
+
+    def _act(self, effects: list[CoordinatorEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StartWorker):
+                self._launcher.start(self._setup(effect))
+            elif isinstance(effect, CancelWorker):
+                self._launcher.cancel(effect.worker, effect.epoch)
+            elif isinstance(effect, Tell):
+                frame = frames.encode(frames.control(0, 0, dict(effect.message)))
+                self._writer.append(control_queue(self.name), [frame])
+                self._writer.sync([control_queue(self.name)])
+            elif isinstance(effect, Truncate):
+                self._queues.truncate(effect.queue, effect.position)
+            elif isinstance(effect, Finish):
+                self._finish(effect)
+
+    def _setup(self, start: StartWorker) -> WorkerSetup:
+        heard = self._queues.bounds(control_queue(self.name))[1]
+        return WorkerSetup(
+            self._graph,
+            self._queues,
+            self._location,
+            start.worker,
+            start.epoch,
+            start.tasks,
+            self._began_us,
+            heard,
+            self._pace,
+            self._room_bytes,
+        )
+
+    def _finish(self, finish: Finish) -> None:
+        if finish.problem is not None:
+            kind = getattr(errors, str(finish.details.get("type", "FlowError")), FlowError)
+            kind = kind if isinstance(kind, type) and issubclass(kind, HeadraceError) else FlowError
+            self._problem = kind.__new__(kind)
+            self._problem.args = (finish.problem,)
+        self._over.set()

@@ -1,0 +1,189 @@
+"""From a graph to tasks, channels and queues.
+
+Stages that nothing stands between run as one: a *vertex*, a tree of nodes joined by forward arrows. A vertex has as
+many tasks as its nodes have parallelism. Each task that does not begin with a source reads one queue, its *inbox*,
+which all its producers append to: so the order in which it takes their records is decided once, by the queue, and a
+task that starts again from a commit does again just what it did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from headrace.flow.graph import Graph, Node
+from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.routing import Forward, Place, Route
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An arrow between two vertices: numbered, and with a channel for each pair of tasks that it joins."""
+
+    number: int
+    node: str
+    output: str
+    vertex: str
+    consumer: str
+    route: Route
+    back: bool
+    producers: int
+    consumers: int
+    first_channel: int
+
+    def channel(self, producer: int, consumer: int) -> int:
+        return self.first_channel + producer * self.consumers + consumer
+
+    def place(self, producer: int) -> Place:
+        return Place(producer, self.producers, self.consumers)
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """Nodes that run as one, the first of them at their root."""
+
+    name: str
+    parallelism: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """One task of a vertex."""
+
+    name: str
+    vertex: Vertex
+    index: int
+    inbox: str | None
+    """The queue it reads; None where it begins with a source."""
+    channels: tuple[int, ...]
+    """What its producers send on; empty for a queue from outside, where there may be any."""
+    back_channels: tuple[int, ...]
+    blocking: tuple[str, ...]
+    """The queues that must have room before it takes more."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs."""
+
+    graph: Graph
+    vertices: tuple[Vertex, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def tasks(self) -> dict[str, TaskPlan]:
+        return {
+            task.name: task
+            for vertex in self.vertices
+            for task in (self._task(vertex, index) for index in range(vertex.parallelism))
+        }
+
+    def _task(self, vertex: Vertex, index: int) -> TaskPlan:
+        head = self.graph.node(vertex.name)
+        own = [edge for edge in self.edges if edge.consumer == vertex.name]
+        reaching = [
+            (edge, edge.channel(producer, index))
+            for edge in own
+            for producer in range(edge.producers)
+            if index in edge.route.reaches(edge.place(producer))
+        ]
+        blocking = [
+            self.inbox(edge.consumer, consumer)
+            for edge in self.edges_from(vertex)
+            if not edge.back
+            for consumer in edge.route.reaches(edge.place(index))
+        ]
+        sinks = [self.graph.node(name).sink for name in vertex.nodes]
+        blocking += [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
+        inbox: str | None = self.inbox(vertex.name, index)
+        if head.source is not None:
+            inbox = outside(head.source.name) if isinstance(head.source, QueueEnd) else None
+        return TaskPlan(
+            f"{vertex.name}.{index}",
+            vertex,
+            index,
+            inbox,
+            tuple(channel for _, channel in reaching),
+            tuple(channel for edge, channel in reaching if edge.back),
+            tuple(dict.fromkeys(blocking)),
+        )
+
+    def inbox(self, vertex: str, index: int) -> str:
+        return f"{self.graph.name}.in.{vertex}.{index}"
+
+    def edges_from(self, vertex: Vertex) -> list[Edge]:
+        return [edge for edge in self.edges if edge.vertex == vertex.name]
+
+    def fused(self, name: str) -> list[tuple[Node, str]]:
+        """The nodes that run right after a node in the same task, each with the output it reads."""
+        vertex = next(vertex for vertex in self.vertices if name in vertex.nodes)
+        return [
+            (node, arrow.output)
+            for node, arrow in self.graph.consumers(name)
+            if node.name in vertex.nodes and node.name != vertex.name
+        ]
+
+    @cached_property
+    def queues(self) -> list[str]:
+        """All queues, those of the outside too."""
+        found = [task.inbox for task in self.tasks.values() if task.inbox is not None]
+        found += [outside(node.sink.name) for node in self.graph.nodes if isinstance(node.sink, QueueEnd)]
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def layout(self) -> dict[str, str]:
+        """What must not change while state lives, by vertex and edge, in words."""
+        found = {
+            vertex.name: f"{' + '.join(vertex.nodes)}, parallelism {vertex.parallelism}" for vertex in self.vertices
+        }
+        for edge in self.edges:
+            side = f".{edge.output}" if edge.output else ""
+            found[f"{edge.node}{side} -> {edge.consumer}"] = str(edge.route)
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(repr(sorted(self.layout.items())).encode()).hexdigest()[:16]
+
+
+def make_plan(graph: Graph) -> Plan:
+    heads = {node.name: _head(graph, node) for node in graph.nodes}
+    vertices = tuple(
+        Vertex(node.name, node.parallelism, tuple(each.name for each in graph.nodes if heads[each.name] == node.name))
+        for node in graph.nodes
+        if heads[node.name] == node.name
+    )
+    edges: list[Edge] = []
+    channels = 0
+    for node in graph.nodes:
+        for arrow in node.inputs if heads[node.name] == node.name else ():
+            producer = graph.node(arrow.node)
+            assert arrow.route is not None
+            edge = Edge(
+                len(edges),
+                arrow.node,
+                arrow.output,
+                heads[arrow.node],
+                node.name,
+                arrow.route,
+                arrow.back,
+                producer.parallelism,
+                node.parallelism,
+                channels,
+            )
+            edges.append(edge)
+            channels += edge.producers * edge.consumers
+    return Plan(graph, vertices, tuple(edges))
+
+
+def _head(graph: Graph, node: Node) -> str:
+    """The first node of the vertex that this one is in."""
+    while len(node.inputs) == 1 and isinstance(node.inputs[0].route, Forward) and not node.inputs[0].back:
+        node = graph.node(node.inputs[0].node)
+    return node.name
+
+
+def outside(name: str) -> str:
+    return f"q.{name}"

@@ -1,0 +1,115 @@
+"""A flow run in one thread, one task a stage, with no queue that outlives it: the oracle."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import FlowError
+from headrace.flow.effects import Append, Deliver, Effect
+from headrace.flow.graph import Graph, Node
+from headrace.flow.io import Opening
+from headrace.flow.operators import empty
+from headrace.flow.plan import make_plan, outside
+from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.routing import Forward, Rebalance, Route
+from headrace.flow.task import Task
+from headrace.model import frames
+from headrace.queues.protocol import Entry
+
+
+def run_sequentially(graph: Graph, most_records: int = 1000) -> dict[str, pa.Table]:
+    """What each sink gets, by its name. Sinks themselves are not touched."""
+    run = _Run(graph)
+    for task in run.tasks.values():
+        if task.is_source:
+            run.read(task, most_records)
+    run.end()
+    return {node.name: run.table(node) for node in graph.nodes if node.sink is not None}
+
+
+class _Run:
+    def __init__(self, graph: Graph):
+        plan = make_plan(alone(graph))
+        self.tasks = {name: Task(plan, task) for name, task in plan.tasks.items()}
+        self._graph = graph
+        self._inboxes: dict[str, deque[bytes]] = {queue: deque() for queue in plan.queues}
+        self._received: dict[str, list[pa.RecordBatch]] = {}
+
+    def _act(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Append):
+                self._inboxes[effect.queue] += effect.frames
+            elif isinstance(effect, Deliver):
+                self._received.setdefault(effect.node, []).append(effect.batch)
+
+    def _settle(self) -> None:
+        """In the order of the graph, until nothing moves."""
+        moving = True
+        while moving:
+            moving = False
+            for task in self.tasks.values():
+                waiting = self._inboxes.get(task.plan.inbox or "", deque())
+                while waiting:
+                    moving = True
+                    self._act(task.take([Entry(str(task.plan.inbox), waiting.popleft(), 0)]))
+
+    def read(self, task: Task, most_records: int) -> None:
+        source = self._graph.node(task.plan.vertex.name).source
+        assert source is not None
+        opening = Opening(self._graph.name, task.plan.name, task.plan.index, task.plan.vertex.parallelism, 0)
+        reader = source.open(opening, None)
+        while not task.source_ended:
+            feed = reader.poll(most_records)
+            if feed is not None:
+                self._act(task.feed(feed))
+                self._settle()
+        reader.close()
+
+    def end(self) -> None:
+        """When nothing moves any more, loops end, one after the other."""
+        self._settle()
+        while not all(task.finished for task in self.tasks.values()):
+            before = [task.finished for task in self.tasks.values()]
+            for task in self.tasks.values():
+                self._act(task.end_loops())
+            self._settle()
+            if before == [task.finished for task in self.tasks.values()]:
+                raise FlowError(f"flow {self._graph.name}: it has no end; a sequential run needs sources that end")
+
+    def table(self, sink: Node) -> pa.Table:
+        batches = self._received.get(sink.name, [])
+        if isinstance(sink.sink, QueueEnd):
+            decoded = [frames.decode(frame).batch for frame in self._inboxes[outside(sink.sink.name)]]
+            batches = [batch for batch in decoded if batch is not None]
+        arrow = sink.inputs[0]
+        schema = self._graph.node(arrow.node).schema_of(arrow.output)
+        return pa.Table.from_batches(batches or [empty(schema)])
+
+
+def alone(graph: Graph) -> Graph:
+    """The same flow with one task a stage; sources that have splits keep them."""
+
+    def count(node: Any) -> int:
+        return node.parallelism if node.source is not None and node.source.splits() is not None else 1
+
+    counts = {node.name: count(node) for node in graph.nodes}
+
+    def route(found: Route | None, producer: str, consumer: str) -> Route | None:
+        fits = not isinstance(found, Forward) or counts[producer] == counts[consumer]
+        return found if fits else Rebalance()
+
+    return Graph(
+        graph.name,
+        tuple(
+            replace(
+                node,
+                parallelism=counts[node.name],
+                inputs=tuple(replace(arrow, route=route(arrow.route, arrow.node, node.name)) for arrow in node.inputs),
+            )
+            for node in graph.nodes
+        ),
+    )

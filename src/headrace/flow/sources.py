@@ -1,0 +1,188 @@
+"""Sources that need no server: functions of numbers, steady rates, Parquet files."""
+
+from __future__ import annotations
+
+import glob
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.errors import FlowError, InputError
+from headrace.flow.io import Feed, Opening, Source, SplitReader
+
+_BLOCK: Final = 1024
+_MICROS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Generate(Source):
+    """Record n is `make(n, 1)`: a pure function. With several tasks each takes blocks of 1024 numbers in turn."""
+
+    make: Callable[[int, int], pa.RecordBatch]
+    schema: pa.Schema
+    records: int | None
+
+    def open(self, opening: Opening, position: Any) -> SplitReader:
+        return _GenerateReader(self, opening, position or 0)
+
+
+class _GenerateReader(SplitReader):
+    def __init__(self, source: Generate, opening: Opening, taken: int):
+        self._source, self._opening, self._taken = source, opening, taken
+
+    def poll(self, most_records: int) -> Feed | None:
+        first, count = self._next(most_records)
+        if count <= 0:
+            return Feed(None, self._taken, ended=True)
+        batch = self._source.make(first, count)
+        if not isinstance(batch, pa.RecordBatch) or batch.num_rows != count:
+            raise FlowError(
+                f"the function of hr.generate was asked for {count} records from {first} on, and gave "
+                f"{getattr(batch, 'num_rows', batch)!r}; it must give a record batch of just these"
+            )
+        self._taken += count
+        return Feed(batch, self._taken)
+
+    def _next(self, most: int) -> tuple[int, int]:
+        """The number of the next record of this split, and how many follow it without a gap."""
+        if self._opening.splits == 1:
+            first, count = self._taken, most
+        else:
+            block, within = divmod(self._taken, _BLOCK)
+            first = (block * self._opening.splits + self._opening.split) * _BLOCK + within
+            count = min(most, _BLOCK - within)
+        if self._source.records is not None:
+            count = min(count, self._source.records - first)
+        return first, count
+
+
+def generate(
+    make: Callable[[int, int], pa.RecordBatch], records: int | None = None, *, schema: pa.Schema | None = None
+) -> Generate:
+    """`make(first, count)` gives records `first`, `first + 1`, …, the same ones always; `records` of them in all."""
+    return Generate(make, schema if schema is not None else make(0, 0).schema, records)
+
+
+@dataclass(frozen=True)
+class Rate(Source):
+    """So many records a second, as the clock has it: `n`, and `ts`, the moment at which it was due."""
+
+    per_second: float
+    records: int | None
+
+    schema = pa.schema([("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+
+    def open(self, opening: Opening, position: Any) -> SplitReader:
+        return _RateReader(self, opening, position or 0)
+
+
+class _RateReader(SplitReader):
+    def __init__(self, source: Rate, opening: Opening, taken: int):
+        self._source, self._opening, self._taken = source, opening, taken
+
+    def poll(self, most_records: int) -> Feed | None:
+        due = int((self._opening.clock() - self._opening.began_us / _MICROS) * self._source.per_second)
+        if self._source.records is not None:
+            due = min(due, self._source.records)
+        splits, split = self._opening.splits, self._opening.split
+        mine = max(0, (due - split + splits - 1) // splits)
+        count = min(most_records, mine - self._taken)
+        ended = due == self._source.records and count <= 0
+        if count <= 0:
+            return Feed(None, self._taken, ended=True) if ended else None
+        numbers = (np.arange(self._taken, self._taken + count, dtype=np.int64)) * splits + split
+        # The moment is part of the record: the same again, whenever it is read again.
+        moments = self._opening.began_us + (numbers * _MICROS / self._source.per_second).astype(np.int64)
+        self._taken += count
+        columns = [pa.array(numbers), pa.array(moments).cast(Rate.schema.types[1])]
+        return Feed(pa.record_batch(columns, schema=Rate.schema), self._taken)
+
+    def due_s(self) -> float:
+        number = self._taken * self._opening.splits + self._opening.split + 1
+        due = self._opening.began_us / _MICROS + number / self._source.per_second
+        return max(0.0, due - self._opening.clock())
+
+
+def rate(per_second: float, records: int | None = None) -> Rate:
+    """Records `n` and `ts` at a steady rate: for trials and for load."""
+    if not per_second > 0:
+        raise FlowError(f"hr.rate: {per_second} records a second; give a number above 0")
+    return Rate(float(per_second), records)
+
+
+@dataclass(frozen=True)
+class ParquetFiles(Source):
+    """The files that are there when the flow starts, in the order of their names."""
+
+    path: str
+    schema: pa.Schema
+
+    def open(self, opening: Opening, position: Any) -> SplitReader:
+        return _ParquetReader(self, opening, position)
+
+    def check(self) -> None:
+        _files(self.path)
+
+
+class _ParquetReader(SplitReader):
+    """A position is the name of a file and how many of its records were taken."""
+
+    def __init__(self, source: ParquetFiles, opening: Opening, position: Any):
+        self._schema = source.schema
+        mine = [f for f in _files(source.path) if zlib.crc32(Path(f).name.encode()) % opening.splits == opening.split]
+        name: str = position[0] if position else ""
+        self._row: int = position[1] if position else 0
+        self._files = [file for file in mine if Path(file).name >= name]
+        if position is None or not self._files or Path(self._files[0]).name != name:
+            self._row = 0
+        self._name = name
+        self._batches: Any = None
+        self._left: pa.RecordBatch | None = None
+
+    def poll(self, most_records: int) -> Feed | None:
+        while self._left is None or not self._left.num_rows:
+            if self._batches is None:
+                if not self._files:
+                    return Feed(None, [self._name, self._row], ended=True)
+                self._open_next()
+            self._left = next(self._batches, None)
+            if self._left is None:
+                self._files.pop(0)
+                self._batches, self._row = None, 0
+        batch = self._left.slice(0, most_records)
+        self._left = self._left.slice(most_records)
+        self._row += batch.num_rows
+        return Feed(batch, [self._name, self._row])
+
+    def _open_next(self) -> None:
+        file = self._files[0]
+        self._name = Path(file).name
+        self._batches = self._skipped(pq.ParquetFile(file).iter_batches(columns=self._schema.names), self._row)
+
+    def _skipped(self, batches: Any, rows: int) -> Any:
+        for batch in batches:
+            skip = min(rows, batch.num_rows)
+            rows -= skip
+            yield pa.RecordBatch.from_arrays(batch.slice(skip).columns, schema=self._schema)
+
+
+def _files(path: str) -> list[str]:
+    pattern = f"{path}/*.parquet" if Path(path).is_dir() else path
+    found = sorted(glob.glob(pattern), key=lambda file: Path(file).name)
+    if not found:
+        raise InputError(
+            f"{path}: there are no Parquet files; name a folder, a file or a pattern such as data/*.parquet"
+        )
+    return found
+
+
+def parquet_files(path: str) -> ParquetFiles:
+    """The records of Parquet files, a folder or a pattern, in the order of names."""
+    schema = pq.read_schema(_files(path)[0])
+    return ParquetFiles(path, pa.schema([pa.field(entry.name, entry.type) for entry in schema]))

@@ -1,0 +1,297 @@
+"""A task: one copy of a vertex. Frames or feeds go in, frames and deliveries come out; all it did is in its snapshot.
+
+It reads no clock and no file. What it does depends on its inbox alone, and not on where that is cut: so a task that
+starts again from a snapshot sends again just what it sent, under the same numbers, and its receivers slice it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.errors import QueueDamaged
+from headrace.flow.effects import Append, Deliver, Effect, Snapshot
+from headrace.flow.graph import Node
+from headrace.flow.io import Feed
+from headrace.flow.operators import MAIN, Operator, Outputs, Shape
+from headrace.flow.plan import Edge, Plan, TaskPlan, outside
+from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.routing import split
+from headrace.model import frames
+from headrace.model.frames import Frame, Kind
+from headrace.queues.protocol import Entry
+
+_MOST_RECORDS: Final = 65_536
+_MOST_BYTES: Final = 8 << 20
+_MOST_FILES: Final = 20
+
+
+class Task:
+    """One task of a plan at work."""
+
+    def __init__(self, plan: Plan, task: TaskPlan):
+        self.plan = task
+        self.is_paused = False
+        self.dirty = False
+        """Has anything happened since the last snapshot?"""
+        self.position = 0
+        self.fed: Any = None
+        self.source_ended = False
+        self.finished = False
+        self.next: dict[int, int] = dict.fromkeys(task.channels, 0)
+        self.ended: set[int] = set()
+        self.sent: dict[int, int] = {}
+        self.routed: dict[int, int] = {}
+        self.delivered: dict[str, int] = {}
+        self.records_in = 0
+        self.records_out = 0
+        self._graph = plan.graph
+        self._edges = plan.edges_from(task.vertex)
+        self._inboxes = {
+            (edge.number, consumer): plan.inbox(edge.consumer, consumer)
+            for edge in self._edges
+            for consumer in edge.route.reaches(edge.place(task.index))
+        }
+        self._fused = {name: plan.fused(name) for name in task.vertex.nodes}
+        self._operators: dict[str, Operator] = {}
+        self._files: dict[str, list[tuple[str, int]]] = {}
+        for name in task.vertex.nodes:
+            node = plan.graph.node(name)
+            if node.behaviour is not None:
+                outputs = {MAIN: node.schema, **node.sides}
+                self._operators[name] = node.behaviour.open(Shape(name, outputs))
+        self._out: dict[str, list[bytes]] = {}
+        self._effects: list[Effect] = []
+
+    @property
+    def is_source(self) -> bool:
+        return self.plan.inbox is None
+
+    @property
+    def output_queues(self) -> list[str]:
+        sinks = [self._graph.node(name).sink for name in self.plan.vertex.nodes]
+        ends = [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
+        return list(dict.fromkeys([*self._inboxes.values(), *ends]))
+
+    # -------------------------------------------------------------------- take
+
+    def take(self, entries: Sequence[Entry]) -> list[Effect]:
+        """Frames of the inbox, in their order."""
+        run: list[pa.RecordBatch] = []
+        rows = 0
+        for entry in entries:
+            frame = self._new_part(frames.decode(entry.frame))
+            self.position = entry.next
+            if frame is None:
+                continue
+            if frame.kind == Kind.DATA and frame.batch is not None:
+                run.append(frame.batch)
+                rows += frame.count
+                if rows < _MOST_RECORDS:
+                    continue
+            self._run_head(run)
+            run, rows = [], 0
+            if frame.kind == Kind.END:
+                self.ended.add(frame.channel)
+        self._run_head(run)
+        self.dirty = self.dirty or bool(entries)
+        if not self.finished and self._all_ended():
+            self._finish()
+        return self._taken()
+
+    def feed(self, feed: Feed) -> list[Effect]:
+        """What the source gave."""
+        self.fed = feed.position
+        self.dirty = True
+        if feed.batch is not None:
+            self._run_head([feed.batch])
+        if feed.ended:
+            self.source_ended = True
+            if not self.finished:
+                self._finish()
+        return self._taken()
+
+    def end_loops(self) -> list[Effect]:
+        """Nothing comes back any more, and nothing else comes."""
+        if set(self.plan.channels) - self.ended <= set(self.plan.back_channels) and self.plan.back_channels:
+            self.ended.update(self.plan.back_channels)
+            self.dirty = True
+            if not self.finished:
+                self._finish()
+        return self._taken()
+
+    def _new_part(self, frame: Frame) -> Frame | None:
+        """What of a frame has not come before. Raises QueueDamaged where something is missing before it."""
+        expected = self.next.get(frame.channel)
+        if expected is None:
+            if self.plan.channels:
+                raise QueueDamaged(str(self.plan.inbox), f"it has a frame of channel {frame.channel}, which is not its")
+            expected = frame.first  # a queue from outside may have lost its beginning: to `truncate`
+        if frame.first > expected:
+            raise QueueDamaged(
+                str(self.plan.inbox),
+                f"records {expected} to {frame.first - 1} of channel {frame.channel} are missing; restore the queues "
+                f"from a copy, or start the flow anew under another name",
+            )
+        if frame.end <= expected:
+            return None
+        self.next[frame.channel] = frame.end
+        return frame.since(expected)
+
+    def _all_ended(self) -> bool:
+        source = self._graph.node(self.plan.vertex.name).source
+        if isinstance(source, QueueEnd):
+            return source.producers is not None and len(self.ended) >= source.producers
+        return len(self.ended) == len(self.plan.channels)
+
+    # --------------------------------------------------------------------- run
+
+    def _run_head(self, batches: list[pa.RecordBatch]) -> None:
+        if not batches:
+            return
+        batch = batches[0]
+        if len(batches) > 1:
+            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        self.records_in += batch.num_rows
+        self._run(self._graph.node(self.plan.vertex.name), batch)
+
+    def _run(self, node: Node, batch: pa.RecordBatch) -> None:
+        if node.sink is not None:
+            self._deliver(node, batch)
+        elif node.source is not None:
+            self._send(node, [(MAIN, batch)])
+        else:
+            self._send(node, self._operators[node.name].apply(batch))
+
+    def _send(self, node: Node, outputs: Outputs) -> None:
+        for output, batch in outputs:
+            if not batch.num_rows:
+                continue
+            for consumer, wanted in self._fused[node.name]:
+                if wanted == output:
+                    self._run(consumer, batch)
+            for edge in self._edges:
+                if edge.node == node.name and edge.output == output:
+                    self._route(edge, batch)
+
+    def _route(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        before = self.routed.get(edge.number, 0)
+        self.routed[edge.number] = before + batch.num_rows
+        self.records_out += batch.num_rows
+        for consumer, part in split(edge.route, batch, before, edge.place(self.plan.index)):
+            channel = edge.channel(self.plan.index, consumer)
+            self._emit(self._inboxes[edge.number, consumer], channel, part)
+
+    def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:
+        for part in _cut(batch):
+            first = self.sent.get(channel, 0)
+            self.sent[channel] = first + part.num_rows
+            self._out.setdefault(queue, []).append(frames.encode(frames.data(channel, first, part)))
+
+    def _deliver(self, node: Node, batch: pa.RecordBatch) -> None:
+        first = self.delivered.get(node.name, 0)
+        self.delivered[node.name] = first + batch.num_rows
+        self.records_out += batch.num_rows
+        if isinstance(node.sink, QueueEnd):
+            for part in _cut(batch):
+                frame = frames.data(self.plan.index, first, part)
+                self._out.setdefault(outside(node.sink.name), []).append(frames.encode(frame))
+                first += part.num_rows
+        else:
+            self._effects.append(Deliver(self.plan.name, node.name, first, batch))
+
+    def _finish(self) -> None:
+        """All input has come and gone: each node in turn gives what it still has, then every channel ends."""
+        self.finished = True
+        for name in self.plan.vertex.nodes:
+            if name in self._operators:
+                self._send(self._graph.node(name), self._operators[name].finish())
+        for edge in self._edges:
+            for consumer in edge.route.reaches(edge.place(self.plan.index)):
+                channel = edge.channel(self.plan.index, consumer)
+                first = self.sent.get(channel, 0)
+                self.sent[channel] = first + 1
+                self._out.setdefault(self._inboxes[edge.number, consumer], []).append(
+                    frames.encode(frames.end(channel, first))
+                )
+        for name in self.plan.vertex.nodes:
+            sink = self._graph.node(name).sink
+            if isinstance(sink, QueueEnd):
+                last = frames.end(self.plan.index, self.delivered.get(name, 0))
+                self._out.setdefault(outside(sink.name), []).append(frames.encode(last))
+
+    def _taken(self) -> list[Effect]:
+        effects = [*(Append(queue, parts) for queue, parts in self._out.items()), *self._effects]
+        self._out, self._effects = {}, []
+        return effects
+
+    # ------------------------------------------------------------------- state
+
+    def snapshot(self, epoch: int, version: int) -> Snapshot:
+        """Everything needed to go on after the last frame."""
+        new: dict[str, bytes] = {}
+        for name, operator in self._operators.items():
+            self._snapshot_state(name, operator, f"{epoch:012d}-{version:08d}-{self.plan.name}-{name}", new)
+        self.dirty = False
+        values = {
+            "position": self.position,
+            "fed": self.fed,
+            "source_ended": self.source_ended,
+            "finished": self.finished,
+            "next": self.next,
+            "ended": sorted(self.ended),
+            "sent": self.sent,
+            "routed": self.routed,
+            "delivered": self.delivered,
+            "records_in": self.records_in,
+            "records_out": self.records_out,
+            "files": self._files,
+        }
+        files = tuple(name for parts in self._files.values() for name, _ in parts)
+        return Snapshot(self.plan.name, epoch, version, _copied(values), new, files)
+
+    def _snapshot_state(self, name: str, operator: Operator, file: str, new: dict[str, bytes]) -> None:
+        changes = operator.changes()
+        if changes is None:
+            return
+        parts = self._files.setdefault(name, [])
+        since = sum(size for _, size in parts[1:]) + len(changes)
+        if not parts or since >= parts[0][1] or len(parts) >= _MOST_FILES:
+            changes = operator.content()
+            parts.clear()
+        parts.append((file, len(changes)))
+        new[file] = changes
+
+    def restore(self, values: Mapping[str, Any], read: Callable[[str], bytes]) -> None:
+        """From the values of a snapshot, and the files it names."""
+        self.position, self.fed = values["position"], values["fed"]
+        self.source_ended, self.finished = values["source_ended"], values["finished"]
+        self.next = {int(channel): number for channel, number in values["next"].items()}
+        self.ended = set(values["ended"])
+        self.sent = {int(channel): number for channel, number in values["sent"].items()}
+        self.routed = {int(edge): count for edge, count in values["routed"].items()}
+        self.delivered = dict(values["delivered"])
+        self.records_in, self.records_out = values["records_in"], values["records_out"]
+        self._files = {name: [(file, size) for file, size in parts] for name, parts in values["files"].items()}
+        for name, parts in self._files.items():
+            self._operators[name].restore([read(file) for file, _ in parts])
+
+
+def _cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Pieces that fit into frames."""
+    if batch.num_rows <= _MOST_RECORDS and batch.nbytes <= _MOST_BYTES:
+        return [batch]
+    half = batch.num_rows // 2
+    if not half:
+        return [batch]
+    return [*_cut(batch.slice(0, half)), *_cut(batch.slice(half))]
+
+
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _copied(value) if isinstance(value, dict) else _listed(value) for name, value in values.items()}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value

@@ -1,0 +1,182 @@
+"""A worker: owns some tasks of a flow, gives them what comes, and commits them one by one.
+
+Tasks commit on their own: each is a function of its inbox, so no two of them need to agree on a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.flow.effects import (
+    Acknowledge,
+    Arrived,
+    Effect,
+    Fed,
+    Leave,
+    Report,
+    Save,
+    Saved,
+    Stimulus,
+    Ticked,
+    Told,
+)
+from headrace.flow.plan import Plan
+from headrace.flow.task import Task
+
+_KEPT: Final = 3
+"""How many commits back a task can be started from."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often, in seconds."""
+
+    commit_s: float = 1.0
+    report_s: float = 0.5
+
+
+class Worker:
+    """`epoch` rises with every start of this worker: what an older one still says or writes does not count."""
+
+    def __init__(self, plan: Plan, number: int, epoch: int, tasks: Collection[str], pace: Pace):
+        self.number = number
+        self.epoch = epoch
+        self.tasks = {name: Task(plan, plan.tasks[name]) for name in tasks}
+        self._by_inbox = {task.plan.inbox: task for task in self.tasks.values() if task.plan.inbox is not None}
+        self._pace = pace
+        self._versions = dict.fromkeys(tasks, 0)
+        self._saving: dict[str, int] = {}
+        self._positions: dict[str, list[int]] = {name: [] for name in tasks}
+        self._saved_at = dict.fromkeys(tasks, 0.0)
+        self._reported_at = 0.0
+        self._now = 0.0
+        self._hurry = False
+        self._paused = False
+        self._left = False
+
+    def restore(self, task: str, version: int, values: Mapping[str, Any], read: Callable[[str], bytes]) -> None:
+        """Before anything else: where a task goes on."""
+        self.tasks[task].restore(values, read)
+        self._versions[task] = version
+
+    # ------------------------------------------------------------------- wants
+
+    def inboxes(self, full: Collection[str]) -> list[str]:
+        """The queues to read, where those in `full` have no room for more.
+
+        Also of tasks that have finished: a producer that starts again sends again, and waits for room.
+        """
+        return [
+            queue for queue, task in self._by_inbox.items() if not any(output in full for output in task.plan.blocking)
+        ]
+
+    def sources(self, full: Collection[str]) -> list[str]:
+        """The tasks whose sources to read."""
+        if self._paused:
+            return []
+        return [
+            name
+            for name, task in self.tasks.items()
+            if task.is_source and not task.source_ended and not any(output in full for output in task.plan.blocking)
+        ]
+
+    @property
+    def positions(self) -> dict[str, int]:
+        return {queue: task.position for queue, task in self._by_inbox.items()}
+
+    @property
+    def blocking(self) -> set[str]:
+        """The queues whose room is of interest."""
+        return {queue for task in self.tasks.values() for queue in task.plan.blocking}
+
+    # ---------------------------------------------------------------------- on
+
+    def on(self, stimulus: Stimulus) -> list[Effect]:
+        if isinstance(stimulus, Arrived):
+            task = self._by_inbox[stimulus.queue]
+            return [*task.take(stimulus.entries), Acknowledge(stimulus.queue, task.position)]
+        if isinstance(stimulus, Fed):
+            return self.tasks[stimulus.task].feed(stimulus.feed)
+        if isinstance(stimulus, Saved):
+            return self._saved(stimulus)
+        if isinstance(stimulus, Ticked):
+            return self._ticked(stimulus.now_s)
+        assert isinstance(stimulus, Told)
+        return self._told(stimulus.message)
+
+    def _ticked(self, now_s: float) -> list[Effect]:
+        self._now = now_s
+        effects: list[Effect] = []
+        for name, task in self.tasks.items():
+            due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
+            if task.dirty and due and name not in self._saving:
+                effects.append(self._save(name))
+        if now_s - self._reported_at >= self._pace.report_s:
+            effects.append(self._report())
+        return effects
+
+    def _save(self, name: str) -> Save:
+        task = self.tasks[name]
+        version = self._versions[name] + 1
+        self._versions[name] = version
+        self._saving[name] = version
+        self._saved_at[name] = self._now
+        snapshot = task.snapshot(self.epoch, version)
+        self._positions[name].append(task.position)
+        inputs = [task.plan.inbox] if task.plan.inbox is not None else []
+        return Save(snapshot, tuple(dict.fromkeys([*inputs, *task.output_queues])))
+
+    def _saved(self, saved: Saved) -> list[Effect]:
+        del self._saving[saved.task]
+        if self._hurry or self.tasks[saved.task].finished:
+            return [self._report()]
+        return []
+
+    def _told(self, message: Mapping[str, Any]) -> list[Effect]:
+        say = message["say"]
+        if message.get("epoch", self.epoch) != self.epoch:
+            return []
+        if say == "pause":
+            self._paused = True
+        elif say == "commit":
+            self._hurry = True
+            return [*self._ticked(self._now), self._report(message.get("probe"))]
+        elif say == "end loops":
+            effects = [effect for task in self.tasks.values() for effect in task.end_loops()]
+            return [*effects, self._report()]
+        elif say == "leave":
+            self._left = True
+            return [self._report(), Leave()]
+        return [self._report(message.get("probe"))]
+
+    # ------------------------------------------------------------------ report
+
+    def _report(self, probe: int | None = None) -> Report:
+        self._reported_at = self._now
+        return Report(
+            {
+                "worker": self.number,
+                "epoch": self.epoch,
+                "probe": probe,
+                "paused": self._paused,
+                "tasks": {name: self._task_report(name, task) for name, task in self.tasks.items()},
+            }
+        )
+
+    def _task_report(self, name: str, task: Task) -> dict[str, Any]:
+        safe = name not in self._saving
+        kept = self._positions[name][: None if safe else -1][-_KEPT:]
+        self._positions[name] = self._positions[name][-(_KEPT + 1) :]
+        return {
+            "records_in": task.records_in,
+            "records_out": task.records_out,
+            "position": task.position,
+            "next": {str(channel): number for channel, number in task.next.items()},
+            "sent": {str(channel): number for channel, number in task.sent.items()},
+            "source_ended": task.source_ended,
+            "finished": task.finished,
+            "safe": safe and not task.dirty,
+            "keep_from": kept[0] if len(kept) == _KEPT else 0,
+        }

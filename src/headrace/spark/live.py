@@ -1,0 +1,171 @@
+"""Flows on Spark: a worker is a long-running Spark job of one task. Classic Spark and Spark Connect.
+
+A job of its own means that a worker that dies comes back alone, in about half a second, and that the others do not
+notice.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import InheritableThread, TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from headrace.errors import FlowError
+from headrace.flow.builder import Flow as DrawnFlow
+from headrace.flow.effects import Exited
+from headrace.flow.host import ROOM_BYTES, WorkerSetup, run_worker
+from headrace.flow.job import Job, Launcher
+from headrace.flow.plan import make_plan
+from headrace.flow.worker import Pace
+from headrace.queues.log import LogQueues
+from headrace.queues.protocol import Queues
+from headrace.spark.location import STATE_CONF
+
+_NO_ROWS: Final = "x long"
+_SHOWN: Final = 2000
+
+
+class Flow(DrawnFlow):
+    """Stages joined by FIFO queues.
+
+    ```python
+    flow = hr.Flow("trades")
+    raw = flow.source("capture", hr.rate(1000))
+    parsed = flow.stage("parse", parse, raw, parallelism=4)
+    flow.sink("clean", parsed, hr.parquet("clean"))
+    job = flow.start(spark, at="/data/flows")
+    ```
+    """
+
+    def start(
+        self,
+        spark: SparkSession,
+        at: str | Path | None = None,
+        *,
+        workers: int | None = None,
+        queues: Queues | None = None,
+        commit_s: float = 1.0,
+        room_bytes: int = ROOM_BYTES,
+    ) -> Job:
+        """Run it on this session; a flow of the same name that ran at the same place before goes on where it was.
+
+        `at`       a folder that all executors reach, for commits (and for queues, where no others are given); else what
+                   the session has as `headrace.state.location`
+        `workers`  how many Spark tasks share the work, each in a slot of its own; as many as there are free slots,
+                   unless said otherwise
+        `commit_s` how often tasks commit: after a crash so much is done again
+        """
+        graph = self.graph()
+        folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
+        if not folder:
+            raise FlowError(
+                f'flow {self.name} needs a place for its queues and commits: flow.start(spark, at="/path/to/flows") '
+                f'or spark.conf.set("{STATE_CONF}", "/path/to/flows")'
+            )
+        count = _workers(spark, len(make_plan(graph).tasks), workers)
+        used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
+        pace = Pace(commit_s, min(0.5, commit_s))
+        return Job(graph, SparkLauncher(spark, self.name), used, f"{folder}/state", count, pace, room_bytes)
+
+
+def _local_folder(folder: str) -> Path:
+    if "://" in folder.removeprefix("file://"):
+        raise FlowError(
+            f"queues in files need a folder that all executors mount, not {folder}; give at= such a folder, or "
+            f'queues=hr.kafka_queues("host:9092")'
+        )
+    return Path(folder.removeprefix("file://"))
+
+
+def _workers(spark: SparkSession, tasks: int, wanted: int | None) -> int:
+    """Raises FlowError where there are too few slots."""
+    slots = slot_count(spark)
+    if wanted is None:
+        return min(tasks, slots)
+    if wanted < 1:
+        raise FlowError(f"workers={wanted}: a flow needs at least one")
+    count = min(wanted, tasks)
+    if count > slots:
+        raise FlowError(
+            f"{count} workers need {count} task slots, and this session has {slots}; start Spark with more cores, for "
+            f'example master("local[{count}]"), or say workers={slots}'
+        )
+    return count
+
+
+def slot_count(spark: SparkSession) -> int:
+    """How many tasks run at the same time: what Spark makes of a range when nothing is said."""
+    return int(spark.range(1_000_000).select(F.spark_partition_id().alias("p")).distinct().count())
+
+
+class SparkLauncher(Launcher):
+    """One thread and one Spark job a worker."""
+
+    def __init__(self, spark: SparkSession, flow: str):
+        super().__init__()
+        self._spark = spark
+        self._flow = flow
+        self._run = uuid.uuid4().hex[:8]
+        self._threads: dict[tuple[int, int], threading.Thread] = {}
+        self._is_connect = not hasattr(spark, "_jsparkSession")
+
+    def start(self, setup: WorkerSetup) -> None:
+        thread = InheritableThread(
+            target=self._submit, args=(setup,), name=f"headrace-{self._flow}-{setup.worker}", daemon=True
+        )
+        self._threads[setup.worker, setup.epoch] = thread
+        thread.start()
+
+    def _submit(self, setup: WorkerSetup) -> None:
+        tag = self._tag(setup.worker, setup.epoch)
+        problem = None
+        try:
+            if self._is_connect:
+                self._spark.addTag(tag)
+            else:
+                about = f"flow {self._flow}, worker {setup.worker}"
+                self._spark.sparkContext.setJobGroup(tag, about, interruptOnCancel=True)
+            self._spark.range(0, 1, 1, 1).mapInArrow(_body(setup), _NO_ROWS).collect()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error)[:_SHOWN]}"
+        self._threads.pop((setup.worker, setup.epoch), None)
+        self.exits.append(Exited(setup.worker, setup.epoch, problem))
+
+    def cancel(self, worker: int, epoch: int) -> None:
+        tag = self._tag(worker, epoch)
+        if (worker, epoch) not in self._threads:
+            return
+        if self._is_connect:
+            self._spark.interruptTag(tag)
+        else:
+            self._spark.sparkContext.cancelJobGroup(tag)
+
+    def close(self) -> None:
+        for worker, epoch in list(self._threads):
+            self.cancel(worker, epoch)
+        for thread in list(self._threads.values()):
+            thread.join(timeout=10)
+
+    def _tag(self, worker: int, epoch: int) -> str:
+        return f"headrace-{self._flow}-{self._run}-{worker}-{epoch}"
+
+
+def _body(setup: WorkerSetup) -> Any:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber():
+            # An attempt of Spark's own would be a second worker of the same epoch.
+            raise RuntimeError("the coordinator starts workers that died, not Spark")
+        for _ in batches:
+            pass
+        run_worker(setup)
+        yield from ()
+
+    return work
