@@ -20,6 +20,7 @@ from headrace.errors import (
     StateError,
     StateMismatch,
 )
+from headrace.flow.kafka_ends import kafka, kafka_queues
 from headrace.flow.operators import Stage, side
 from headrace.flow.queue_ends import queue
 from headrace.flow.routing import broadcast, custom, forward, key, rebalance, rescale, shuffle
@@ -57,6 +58,8 @@ __all__ = [
     "custom",
     "forward",
     "generate",
+    "kafka",
+    "kafka_queues",
     "key",
     "parquet",
     "parquet_files",

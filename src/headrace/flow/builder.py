@@ -14,6 +14,7 @@ from headrace.flow.checks import checked
 from headrace.flow.explain import explain
 from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.io import Sink, Source
+from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
 from headrace.flow.operators import MAIN, Behaviour, ForBatch, ForRecord, Identity, Keyed, OnError, Stage, listed
 from headrace.flow.routing import Key, Route
 
@@ -65,8 +66,9 @@ class Flow:
 
     # ------------------------------------------------------------------- draw
 
-    def source(self, name: str, source: Source, *, parallelism: int | None = None) -> Stream:
+    def source(self, name: str, source: Source | KafkaTopic, *, parallelism: int | None = None) -> Stream:
         """Where records come from. `parallelism` is how many tasks share the reading, if the source has no splits."""
+        source = KafkaSource(source) if isinstance(source, KafkaTopic) else source
         splits = source.splits()
         if splits is not None and parallelism not in (None, splits):
             raise FlowError(
@@ -132,9 +134,16 @@ class Flow:
         return Loop(self, name)
 
     def sink(
-        self, name: str, stream: Stream, sink: Sink, *, parallelism: int | None = None, route: Route | None = None
+        self,
+        name: str,
+        stream: Stream,
+        sink: Sink | KafkaTopic,
+        *,
+        parallelism: int | None = None,
+        route: Route | None = None,
     ) -> None:
         """Where records go."""
+        sink = KafkaSink(sink) if isinstance(sink, KafkaTopic) else sink
         self._check_streams(name, (stream,))
         count = _checked_parallelism(name, parallelism or self._nodes[stream.node].parallelism)
         self._add(Node(name, count, (Input(stream.node, stream.output, route),), sink=sink))

@@ -220,6 +220,8 @@ class Coordinator:
                     "epoch": seen.epoch,
                     "up": seen.is_up,
                     "left": seen.has_left,
+                    "pid": None if seen.report is None else seen.report.get("pid"),
+                    "host": None if seen.report is None else seen.report.get("host"),
                     "tasks": list(self.assignment[worker]),
                 }
                 for worker, seen in self._workers.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -208,7 +210,8 @@ class Host:
         elif isinstance(effect, Save):
             self._save(effect)
         elif isinstance(effect, Report):
-            frame = frames.control(self._setup.worker, 0, dict(effect.message))
+            message = {**effect.message, "pid": os.getpid(), "host": platform.node()}
+            frame = frames.control(self._setup.worker, 0, message)
             self._writer.append(report_queue(self._flow), [frames.encode(frame)])
         elif isinstance(effect, Leave):
             self._left = True

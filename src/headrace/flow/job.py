@@ -104,9 +104,12 @@ class Job:
 
     def stop(self, drain: bool = True, timeout_s: float | None = None) -> bool:
         """With `drain` all that the sources gave reaches the sinks first. The same flow started again goes on there."""
-        self._stop.append(StopAsked(drain))
-        self._reader.wake()
+        self.ask_to_stop(drain)
         return self.wait(timeout_s)
+
+    def ask_to_stop(self, drain: bool = True) -> None:
+        """Like `stop`, and does not wait."""
+        self._stop.append(StopAsked(drain))
 
     def status(self) -> dict[str, Any]:
         """Of workers, tasks and queues, as plain values."""
@@ -116,7 +119,8 @@ class Job:
         if not self._over.is_set():
             backlog = {task.inbox: self._writer.backlog(task.inbox) for task in self._plan.tasks.values() if task.inbox}
         state = "running" if not self._over.is_set() else "failed" if self._problem is not None else "over"
-        return {"flow": self.name, "state": state, **found, "backlog_bytes": backlog}
+        order = [vertex.name for vertex in self._plan.vertices]
+        return {"flow": self.name, "state": state, "order": order, **found, "backlog_bytes": backlog}
 
     @property
     def is_over(self) -> bool:

@@ -78,7 +78,8 @@ class FlowStore:
         if found["layout"] != plan.layout:
             difference = _difference(found["layout"], plan.layout)
             raise FlowError(
-                f"flow {self.flow} at {self.location} was laid out otherwise: {difference}; draw it as it was, or give it another name to begin anew"
+                f"flow {self.flow} at {self.location} was laid out otherwise: {difference}; draw it as it "
+                f"was, or give it another name to begin anew"
             )
         return int(found["began_us"])
 

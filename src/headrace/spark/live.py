@@ -117,9 +117,10 @@ class SparkLauncher(Launcher):
         self._is_connect = not hasattr(spark, "_jsparkSession")
 
     def start(self, setup: WorkerSetup) -> None:
-        thread = InheritableThread(
-            target=self._submit, args=(setup,), name=f"headrace-{self._flow}-{setup.worker}", daemon=True
-        )
+        # On classic Spark a thread of Python has one of the JVM, which is to end with it.
+        kind: Any = threading.Thread if self._is_connect else InheritableThread
+        name = f"headrace-{self._flow}-{setup.worker}"
+        thread: threading.Thread = kind(target=self._submit, args=(setup,), name=name, daemon=True)
         self._threads[setup.worker, setup.epoch] = thread
         thread.start()
 
