@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.flow.kafka_ends import kafka, kafka_queues
 from headrace.flow.operators import Stage, side
-from headrace.flow.queue_ends import queue
+from headrace.flow.queue_ends import Receiver, Sender, queue
 from headrace.flow.routing import broadcast, custom, forward, key, rebalance, rescale, shuffle
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate, parquet_files, rate
@@ -48,6 +48,8 @@ __all__ = [
     "QueueDamaged",
     "QueueError",
     "QueueUnreachable",
+    "Receiver",
+    "Sender",
     "Stage",
     "StageFailed",
     "StateDamaged",

@@ -2,8 +2,9 @@
 
 - ```python blocks of the README run in order, with a small `payments` DataFrame; those of docs/ in `test_examples`;
 - ```sql blocks are metric texts, and must parse;
-- ```console blocks run in a folder with `payments.parquet`, `payments.csv` and, as `rules.sql`, the page's latest sql
-  block above; lines below a `$` command are its output, in which `...` stands for anything. `make` is only looked up.
+- ```console blocks run in a folder with `payments.parquet`, `payments.csv`, `spending_flow.py` and, as `rules.sql`, the
+  page's latest sql block above; lines below a `$` command are its output, in which `...` stands for anything. `make` is
+  only looked up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -63,6 +65,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     payments = make_day(seed=1, payments=2_000, bursts_a_kind=2).payments
     pq.write_table(payments, folder / "payments.parquet")
     pcsv.write_csv(payments, folder / "payments.csv")
+    shutil.copy(ROOT / "examples" / "spending_flow.py", folder)
     return folder
 
 

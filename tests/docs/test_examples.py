@@ -23,6 +23,7 @@ LINES = {
     "replay_arrival.py": [
         "   101  12:04      20            530                30  <- the late payment was not there yet"
     ],
+    "spending_flow.py": ["flow spending: 5 tasks, 4 queues", "17119 alerts, 17119 payments"],
     "stream_with_restart.py": [
         "stopped after 700 payments",
         "{'ok': 1000, 'late': 0, 'rewritten': 0, 'duplicate': 0, 'discarded': 0}",

@@ -18,8 +18,11 @@ from headrace.cli import screen
 from headrace.cli.check import check
 from headrace.cli.demo import demo
 from headrace.cli.explain import explain
+from headrace.cli.kafka import kafka
 from headrace.cli.measure import measure
 from headrace.cli.problems import Problem, problem_of
+from headrace.cli.run import run as run_flow
+from headrace.cli.simulate import simulate
 from headrace.cli.state import state
 
 app = typer.Typer(
@@ -33,7 +36,10 @@ app = typer.Typer(
 )
 for command in (demo, check, explain, measure):
     app.command()(command)
+app.command("run")(run_flow)
+app.command()(simulate)
 app.add_typer(state)
+app.add_typer(kafka)
 
 
 def _print_version(wanted: bool) -> None:

@@ -207,6 +207,13 @@ class Flow:
 
     def _add(self, node: Node) -> None:
         _checked_name(node.kind, node.name)
+        for schema in (node.schema, *node.sides.values()):
+            coded = [entry.name for entry in schema or () if pa.types.is_dictionary(entry.type)]
+            if coded:
+                raise FlowError(
+                    f"{node.kind} {node.name}: column {coded[0]} is dictionary-encoded, and frames have plain columns; "
+                    f"give it as plain values, for example column.dictionary_decode()"
+                )
         if node.name in self._nodes:
             raise FlowError(f"{node.kind} {node.name}: there is a {self._nodes[node.name].kind} of this name already")
         self._nodes[node.name] = node

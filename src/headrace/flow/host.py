@@ -38,7 +38,8 @@ from headrace.queues.protocol import Entry, Queues
 ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
-_MOST_RECORDS: Final = 4096
+BATCH_RECORDS: Final = 4096
+"""How many records a source is asked for at a time."""
 
 
 def control_queue(flow: str) -> str:
@@ -63,6 +64,7 @@ class WorkerSetup:
     control_position: int
     pace: Pace = field(default_factory=Pace)
     room_bytes: int = ROOM_BYTES
+    batch_records: int = BATCH_RECORDS
 
 
 def run_worker(setup: WorkerSetup) -> None:
@@ -103,7 +105,8 @@ class Host:
         restored = self._restore()
         positions = {**self._worker.positions, control_queue(self._flow): setup.control_position}
         self._writer = setup.queues.writer()
-        self._reader = setup.queues.reader(f"{self._flow}.{setup.worker}", positions)
+        # One name for all workers: a task may have another worker in the next run, and its queue has one reader still.
+        self._reader = setup.queues.reader(self._flow, positions)
         self._open_ends(restored)
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self._saves: list[tuple[Save, Future[None]]] = []
@@ -174,7 +177,7 @@ class Host:
             if asleep_until > now:
                 waits = min(waits, asleep_until - now)
                 continue
-            feed = self._sources[task].poll(_MOST_RECORDS)
+            feed = self._sources[task].poll(self._setup.batch_records)
             if feed is None:
                 due = self._sources[task].due_s()
                 self._asleep[task] = now + due

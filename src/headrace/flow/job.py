@@ -24,7 +24,7 @@ from headrace.flow.effects import (
     Truncate,
 )
 from headrace.flow.graph import Graph
-from headrace.flow.host import ROOM_BYTES, WorkerSetup, control_queue, report_queue
+from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, control_queue, report_queue
 from headrace.flow.manifests import EPOCHS_A_RUN, FlowStore
 from headrace.flow.plan import make_plan
 from headrace.flow.worker import Pace
@@ -64,6 +64,7 @@ class Job:
         workers: int,
         pace: Pace | None = None,
         room_bytes: int = ROOM_BYTES,
+        batch_records: int = BATCH_RECORDS,
     ):
         self.name = graph.name
         self._graph, self._launcher, self._queues, self._location = graph, launcher, queues, location
@@ -72,7 +73,7 @@ class Job:
             for end in (node.source, node.sink):
                 if end is not None:
                     end.check()
-        self._pace, self._room_bytes = pace or Pace(), room_bytes
+        self._pace, self._room_bytes, self._batch_records = pace or Pace(), room_bytes, batch_records
         store = FlowStore(location, graph.name)
         run, self._began_us = store.begin_run(self._plan)
         queues.create([*self._plan.queues, control_queue(graph.name), report_queue(graph.name)])
@@ -189,6 +190,7 @@ class Job:
             heard,
             self._pace,
             self._room_bytes,
+            self._batch_records,
         )
 
     def _finish(self, finish: Finish) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headrace.flow.graph import Graph, Node
-from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import Forward, Place, Route
 
 
@@ -183,7 +183,3 @@ def _head(graph: Graph, node: Node) -> str:
     while len(node.inputs) == 1 and isinstance(node.inputs[0].route, Forward) and not node.inputs[0].back:
         node = graph.node(node.inputs[0].node)
     return node.name
-
-
-def outside(name: str) -> str:
-    return f"q.{name}"

@@ -13,8 +13,8 @@ from headrace.flow.effects import Append, Deliver, Effect
 from headrace.flow.graph import Graph, Node
 from headrace.flow.io import Opening
 from headrace.flow.operators import empty
-from headrace.flow.plan import make_plan, outside
-from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.plan import make_plan
+from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import Forward, Rebalance, Route
 from headrace.flow.task import Task
 from headrace.model import frames

@@ -16,8 +16,8 @@ from headrace.flow.effects import Append, Deliver, Effect, Snapshot
 from headrace.flow.graph import Node
 from headrace.flow.io import Feed
 from headrace.flow.operators import MAIN, Operator, Outputs, Shape
-from headrace.flow.plan import Edge, Plan, TaskPlan, outside
-from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.plan import Edge, Plan, TaskPlan
+from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import split
 from headrace.model import frames
 from headrace.model.frames import Frame, Kind

@@ -45,6 +45,8 @@ class Worker:
         self.epoch = epoch
         self.tasks = {name: Task(plan, plan.tasks[name]) for name in tasks}
         self._by_inbox = {task.plan.inbox: task for task in self.tasks.values() if task.plan.inbox is not None}
+        self.blocking = sorted({queue for task in self.tasks.values() for queue in task.plan.blocking})
+        """The queues whose room is of interest."""
         self._pace = pace
         self._versions = dict.fromkeys(tasks, 0)
         self._saving: dict[str, int] = {}
@@ -85,11 +87,6 @@ class Worker:
     @property
     def positions(self) -> dict[str, int]:
         return {queue: task.position for queue, task in self._by_inbox.items()}
-
-    @property
-    def blocking(self) -> set[str]:
-        """The queues whose room is of interest."""
-        return {queue for task in self.tasks.values() for queue in task.plan.blocking}
 
     # ---------------------------------------------------------------------- on
 

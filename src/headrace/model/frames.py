@@ -154,7 +154,9 @@ def _batch(schema: bytes, body: memoryview, count: int) -> pa.RecordBatch:
         if batch.num_rows != count:
             raise FrameDamaged(f"its header says {count} records and its batch has {batch.num_rows}")
         batch.validate(full=True)
-    except (pa.ArrowException, struct.error, OSError, EOFError, MemoryError) as error:
+        for index in _nested(schema) if count else range(batch.num_columns):
+            _check_empty_arrays(batch.column(index))
+    except (pa.ArrowException, struct.error, OSError, EOFError, MemoryError, UnicodeDecodeError) as error:
         raise FrameDamaged(f"its record batch cannot be read ({_first_line(error)})") from None
     return batch
 
@@ -176,7 +178,50 @@ def _schema_bytes(schema: pa.Schema) -> bytes:
 
 @lru_cache(maxsize=256)
 def _schema(content: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(content))
+    schema = pa.ipc.read_schema(pa.py_buffer(content))
+    _ = schema.names  # raises where one is not UTF-8, which Arrow does not look at
+    return schema
+
+
+@lru_cache(maxsize=256)
+def _nested(content: bytes) -> tuple[int, ...]:
+    """The columns that have arrays inside."""
+    types = [_storage(field.type) for field in _schema(content)]
+    return tuple(index for index, of in enumerate(types) if of.num_fields)
+
+
+def _storage(of: pa.DataType) -> pa.DataType:
+    return of.storage_type if isinstance(of, pa.BaseExtensionType) else of
+
+
+def _check_empty_arrays(array: pa.Array) -> None:
+    """Arrow validates no offset of an array without elements, and ends the process when it slices by one."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    of = array.type
+    is_list = isinstance(array, (pa.ListArray, pa.LargeListArray))  # a map is a list, too
+    if len(array) == 0 and (is_list or _is_variable(of)):
+        _, offsets, *contents = array.buffers()
+        length = len(array.values) if is_list else contents[0].size if contents[0] is not None else 0
+        code = "<q" if pa.types.is_large_list(of) or _is_large(of) else "<i"
+        if offsets is not None and offsets.size and not 0 <= struct.unpack_from(code, offsets)[0] <= length:
+            raise FrameDamaged("an empty array in its record batch begins past its values")
+    for inner in _inside(array):
+        _check_empty_arrays(inner)
+
+
+def _is_large(of: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(of) or pa.types.is_large_binary(of))
+
+
+def _is_variable(of: pa.DataType) -> bool:
+    return bool(pa.types.is_string(of) or pa.types.is_binary(of) or _is_large(of))
+
+
+def _inside(array: pa.Array) -> list[pa.Array]:
+    if isinstance(array, (pa.StructArray, pa.UnionArray)):
+        return [array.field(index) for index in range(array.type.num_fields)]
+    return [array.values] if hasattr(array, "values") else []
 
 
 def _is_compressed(message: memoryview) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from headrace.errors import FlowError
 from headrace.flow.builder import Flow as DrawnFlow
 from headrace.flow.effects import Exited
-from headrace.flow.host import ROOM_BYTES, WorkerSetup, run_worker
+from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
 from headrace.flow.plan import make_plan
 from headrace.flow.worker import Pace
@@ -53,6 +53,7 @@ class Flow(DrawnFlow):
         queues: Queues | None = None,
         commit_s: float = 1.0,
         room_bytes: int = ROOM_BYTES,
+        batch_records: int = BATCH_RECORDS,
     ) -> Job:
         """Run it on this session; a flow of the same name that ran at the same place before goes on where it was.
 
@@ -61,6 +62,8 @@ class Flow(DrawnFlow):
         `workers`  how many Spark tasks share the work, each in a slot of its own; as many as there are free slots,
                    unless said otherwise
         `commit_s` how often tasks commit: after a crash so much is done again
+        `room_bytes`     how much may wait in a queue before its producers pause
+        `batch_records`  how many records a source is asked for at a time, at most
         """
         graph = self.graph()
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
@@ -72,7 +75,8 @@ class Flow(DrawnFlow):
         count = _workers(spark, len(make_plan(graph).tasks), workers)
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
         pace = Pace(commit_s, min(0.5, commit_s))
-        return Job(graph, SparkLauncher(spark, self.name), used, f"{folder}/state", count, pace, room_bytes)
+        launcher = SparkLauncher(spark, self.name)
+        return Job(graph, launcher, used, f"{folder}/state", count, pace, room_bytes, batch_records)
 
 
 def _local_folder(folder: str) -> Path:

@@ -141,7 +141,7 @@ def _check(spark: SparkSession, folder: Path, case: StreamCase) -> None:
     assert_same_answers(answers, measure_table(metrics.definition, case.table).select(names))
     admitted = _admitted(case, metrics.definition)
     if admitted is not None:
-        oracle = Oracle(case.text, admitted, time="moment", arrival="place")
+        oracle = Oracle(case.text, admitted, time="counts_at", arrival="place")
         counted = answers.filter(pc.is_in(answers["row"], admitted["row"].combine_chunks()))
         assert_same_answers(counted, oracle.table().select(names), ulps=oracle.ulps(), inputs=oracle.inputs)
 
@@ -153,8 +153,8 @@ def _admitted(case: StreamCase, definition: Definition) -> pa.Table | None:
         return None
     rules = Rules(policy.late, policy.closure, None, policy.dedup)
     _, times = statuses(case.table, rules, time="ts", group=stages[0].partitioner, id="id", arrival="place")
-    moved = case.table.append_column("moment", pa.array(times, pa.timestamp("us", "UTC")))
-    return moved.filter(pc.is_valid(moved["moment"]))
+    moved = case.table.append_column("counts_at", pa.array(times, pa.timestamp("us", "UTC")))
+    return moved.filter(pc.is_valid(moved["counts_at"]))
 
 
 def _with_places(table: pa.Table, arrival: str | None) -> pa.Table:

@@ -1,0 +1,200 @@
+"""How long an event takes through a flow inside Spark tasks: over Kafka beside a bare Python echo, and over the log.
+
+A load generator in a process of its own sends events one by one at a steady rate, whatever comes back (an open loop);
+the latency of an event counts from the moment it was due, so a stall counts for all that were due in it (coordinated
+omission corrected). The flow reads a queue, runs a stage that does nothing, and writes a queue.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pyarrow as pa
+from hdrh.histogram import HdrHistogram
+
+import headrace as hr
+from bench.harness import Bench, Target
+from headrace.queues.kafka import KafkaQueues
+from headrace.queues.log import LogQueues
+from headrace.queues.protocol import Queues
+from headrace.spark.broker import Broker
+from headrace.spark.session import local_session
+from headrace.testing.cluster import free_port
+
+MILLISECONDS: Final = "ms"
+SCHEMA: Final = pa.schema([("n", pa.int64()), ("due_us", pa.int64()), ("card", pa.string())])
+_WARM_S: Final = 3.0
+_DRAIN_S: Final = 10.0
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def echo_flow(name: str) -> hr.Flow:
+    flow = hr.Flow(name)
+    events = flow.source("events", hr.queue(f"{name}-in", SCHEMA))
+    flow.sink("answers", flow.stage("same", same, events), hr.queue(f"{name}-out"))
+    return flow
+
+
+# ------------------------------------------------------------------------ load
+
+
+def send(queues: Queues, queue: str, rate: float, seconds: float, began: Any) -> None:
+    """In a process of its own."""
+    with hr.Sender(queues, queue) as sender:
+        began.wait()
+        start, sent = time.time() + 0.2, 0
+        while sent < int(rate * seconds):
+            _sleep_until(start + sent / rate)
+            # One event a frame, unless this program cannot keep up with so many: then all that are due.
+            until = min(int(rate * seconds), max(sent + 1, int((time.time() - start) * rate)))
+            numbers = range(sent, until)
+            due = [int((start + n / rate) * 1e6) for n in numbers]
+            sender.send(pa.record_batch([list(numbers), due, [f"card-{n % 1000}" for n in numbers]], schema=SCHEMA))
+            sent = until
+
+
+def _sleep_until(due: float) -> None:
+    while (left := due - time.time()) > 0:
+        # The last stretch is not slept: a timer is late by more than what is measured.
+        time.sleep(left - 0.0002 if left > 0.0003 else 0)
+
+
+def measured(queues: Queues, name: str, rate: float, seconds: float) -> HdrHistogram:
+    """Latencies in microseconds of the events after the warm-up."""
+    histogram = HdrHistogram(1, 60_000_000, 3)
+    context = multiprocessing.get_context("spawn")
+    began = context.Event()
+    sender = context.Process(target=send, args=(queues, f"{name}-in", rate, seconds, began))
+    with hr.Receiver(queues, f"{name}-out", f"bench-{time.time_ns()}") as receiver:
+        sender.start()
+        began.set()
+        left, skipped = int(rate * seconds), int(rate * _WARM_S)
+        deadline = time.monotonic() + seconds + _DRAIN_S + 20
+        while left > 0 and time.monotonic() < deadline:
+            for batch in receiver.receive(0.1):
+                now = time.time_ns() // 1000
+                for n, due in zip(batch["n"].to_pylist(), batch["due_us"].to_pylist(), strict=True):
+                    if n >= skipped:
+                        histogram.record_value(max(1, now - due))
+                left -= batch.num_rows
+    sender.join()
+    if left > 0:
+        raise RuntimeError(f"{left} events did not come back")
+    return histogram
+
+
+# ----------------------------------------------------------------------- echoes
+
+
+@contextmanager
+def headrace_echo(spark: Any, queues: Queues, name: str, folder: str) -> Iterator[None]:
+    job = echo_flow(name).start(spark, folder, workers=1, queues=queues)
+    while not any(worker["up"] for worker in job.status()["workers"].values()):
+        job.wait(0.05)
+    try:
+        yield
+    finally:
+        job.stop(drain=False)
+
+
+def bare_echo(queues: KafkaQueues, name: str, stopped: Any) -> None:
+    """What a Python program does without Headrace: poll one, drain, produce. No state, no commits, nothing exact."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    topic_in, topic_out = queues.topic(f"q.{name}-in"), queues.topic(f"q.{name}-out")
+    common = {"bootstrap.servers": queues.servers}
+    consumer = Consumer({**common, "group.id": "bare", "fetch.wait.max.ms": 5, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic_in, 0, 0)])
+    producer = Producer({**common, "linger.ms": 0, "enable.idempotence": True})
+    while not stopped.is_set():
+        first = consumer.poll(0.1)
+        if first is None:
+            continue
+        for message in [first, *consumer.consume(1000, 0)]:
+            if message.error() is None:
+                producer.produce(topic_out, message.value())
+        producer.poll(0)
+    producer.flush()
+    consumer.close()
+
+
+@contextmanager
+def bare_process(queues: KafkaQueues, name: str) -> Iterator[None]:
+    context = multiprocessing.get_context("spawn")
+    stopped = context.Event()
+    queues.create([f"q.{name}-in", f"q.{name}-out"])
+    process = context.Process(target=bare_echo, args=(queues, name, stopped))
+    process.start()
+    time.sleep(2.0)
+    try:
+        yield
+    finally:
+        stopped.set()
+        process.join()
+
+
+# ------------------------------------------------------------------------- main
+
+
+def percentile_figures(bench: Bench, system: str, what: str, histogram: HdrHistogram) -> float:
+    for name, percentile in (("p50", 50), ("p99", 99), ("p99.9", 99.9)):
+        value = histogram.get_value_at_percentile(percentile) / 1000
+        bench.figure(system, f"{what}, {name}", value, MILLISECONDS)
+    return float(histogram.get_value_at_percentile(99.9)) / 1000
+
+
+def main() -> None:
+    bench = Bench(
+        "live_echo",
+        "An event through a flow inside a Spark task, and back",
+        targets=[
+            Target("p999_over_bare_echo", at_most=2.0),
+            Target("p999_ms_25k_kafka", at_most=100.0),
+            Target("p999_ms_500_log", at_most=5.0),
+        ],
+    )
+    seconds = 8.0 if bench.quick else 60.0
+    bench.set(seconds=seconds, warm_up_seconds=_WARM_S, frame="what is due: one event at 500/s")
+    with bench.running(steps=4), tempfile.TemporaryDirectory() as folder:
+        broker = Broker(folder=Path(folder) / "kafka", port=free_port())
+        broker.start()
+        spark = local_session(cores=2)
+        try:
+            race(bench, spark, KafkaQueues(broker.address, "echo-"), LogQueues(f"{folder}/queues"), folder, seconds)
+        finally:
+            spark.stop()
+            broker.stop()
+    bench.finish()
+
+
+def race(bench: Bench, spark: Any, kafka: KafkaQueues, log: LogQueues, folder: str, seconds: float) -> None:
+    def measure(system: str, rate: float, queues: Queues, name: str, running: Any, share: float = 1.0) -> float:
+        with bench.step(f"{system}, {rate:,.0f} events/s"), running:
+            found = measured(queues, name, rate, seconds * share)
+        return percentile_figures(bench, system, f"{rate:,.0f} ev/s", found)
+
+    def ours(queues: Queues, name: str) -> Any:
+        return headrace_echo(spark, queues, name, f"{folder}/{name}")
+
+    bench.ratio("p999_ms_500_log", measure("Headrace on log", 500, log, "log500", ours(log, "log500")))
+    bare = measure("bare Python on Kafka", 500, kafka, "bare500", bare_process(kafka, "bare500"))
+    slow = measure("Headrace on Kafka", 500, kafka, "kafka500", ours(kafka, "kafka500"))
+    bench.ratio("p999_over_bare_echo", slow / bare)
+    fast = measure("Headrace on Kafka", 25_000, kafka, "fast", ours(kafka, "fast"), 0.5)
+    bench.ratio("p999_ms_25k_kafka", fast)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Tells Kafka, in the background, what a reader has acknowledged: for `backlog`, and for every tool that shows lag."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+_EVERY_S: Final = 0.1
+
+
+class Commits:
+    """The newest position of each queue, at most ten times a second, by a thread that sleeps when there is nothing."""
+
+    def __init__(self, commit: Callable[[Mapping[str, int]], None], positions: Mapping[str, int]):
+        self._commit = commit
+        # A reader counts from where it begins.
+        self._waiting = {queue: position for queue, position in positions.items() if position >= 0}
+        self._lock = threading.Lock()
+        self._some = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-kafka-commits", daemon=True)
+        self._some.set()
+        self._thread.start()
+
+    def add(self, queue: str, position: int) -> None:
+        with self._lock:
+            self._waiting[queue] = position
+        self._some.set()
+
+    def add_again(self, positions: Mapping[str, int]) -> None:
+        """What could not be committed, unless there is something newer."""
+        with self._lock:
+            self._waiting = {**positions, **self._waiting}
+        self._some.set()
+
+    def stop(self) -> None:
+        """With a last commit of what is waiting."""
+        self._stopped.set()
+        self._some.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._some.wait()
+            self._some.clear()
+            self._send()
+            self._stopped.wait(_EVERY_S)
+        self._send()
+
+    def _send(self) -> None:
+        with self._lock:
+            positions, self._waiting = self._waiting, {}
+        if positions:
+            # It is for backlogs only: what goes wrong is made good by the next one.
+            with suppress(Exception):
+                self._commit(positions)
+
+
+def committed_of(partitions: list[Any], queue_of: Mapping[str, str]) -> dict[str, int]:
+    """What a commit was about."""
+    return {queue_of[each.topic]: each.offset for each in partitions}

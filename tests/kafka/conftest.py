@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from headrace.testing.kafka import kafka_broker  # noqa: F401
