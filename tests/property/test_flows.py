@@ -141,7 +141,7 @@ def _rebalanced(records: int = 40) -> Graph:
 
 @cache
 def _simulation() -> Simulation:
-    return Simulation(_rebalanced())
+    return Simulation(_rebalanced(16))
 
 
 @pytest.mark.parametrize("plant", PLANTS)
@@ -151,7 +151,7 @@ def test_a_planted_mistake_is_found_and_made_small(plant: str) -> None:
         failures = (simulation.run(simulation.setup(seed)) for seed in range(60))
         failure = next((found for found in failures if found is not None), None)
         assert failure is not None, f"{plant} was not found"
-        small = simulation.shrink(failure)
+        small = simulation.shrink(failure, 60)
         assert 1 <= len(small.setup.faults) <= 2
         again = simulation.run(small.setup)
         assert again is not None
@@ -177,6 +177,14 @@ def test_a_wrong_output_is_found_without_any_fault() -> None:
     failure = Simulation(_rebalanced(3), [fails]).run(Setup(0))
     assert failure is not None
     assert failure.problem == "AssertionError: 6 records"
+
+
+@pytest.mark.xfail(strict=True, reason="Received knows no queues from outside: a flow that ends in one always differs")
+def test_a_flow_that_ends_in_a_queue() -> None:
+    flow = Flow("to-queue")
+    flow.sink("out", flow.source("s", hr.generate(_make, 5)), hr.queue("clean"))
+    failure = Simulation(flow.graph()).run(Setup(0))
+    assert failure is None, failure.problem
 
 
 # ------------------------------------------------------------------------ loops
@@ -249,6 +257,31 @@ def test_a_fault_at_each_of_the_last_steps_of_a_flow(kind: str) -> None:
     for at in range(steps - 25, steps, 2):
         length = 40.0 if kind in ("lost", "pause") else 0.0
         failure = simulation.run(Setup(0, (Fault(kind, at, length),), 1))
+        assert failure is None, failure.story()
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _merging() -> Graph:
+    """Four sources meet in one inbox; what comes of their order goes on in turn."""
+    flow = Flow("merging")
+    sources = [flow.source(f"s{number}", hr.generate(_make, 20)) for number in range(4)]
+    merged = flow.stage("merge", _same, *sources)
+    flow.sink("out", merged, hr.callback(_ignored), parallelism=2, route=hr.rebalance())
+    return flow.graph()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a commit syncs the queues of its task alone: what it has taken may come of an inbox that no disk has yet",
+)
+def test_the_order_of_an_inbox_outlives_a_power_cut() -> None:
+    """The task before takes what is not synced, the task after commits what came of it: then the order is lost."""
+    simulation = Simulation(_merging())
+    for seed in range(1, 500):
+        failure = simulation.run(Setup(seed, (Fault("power", 15 + seed * 7 % 60),), 1 + seed % 4, 10))
         assert failure is None, failure.story()
 
 

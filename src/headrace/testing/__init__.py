@@ -1,4 +1,4 @@
-"""Tools to test metrics with, ours and yours.
+"""Tools to test metrics and flows with, ours and yours.
 
 | module | has |
 |---|---|
@@ -15,6 +15,10 @@
 | `random_streams` | a random stream from a seed, answered as the batch and the oracle answer it |
 | `crashes`, `crash_checks` | kill -9 and full disks at scripted points of a commit, and what must hold after them |
 | `damage`, `full_disk` | files that have gone bad, and a disk that is really full |
+| `queue_contract` | what every kind of queue must pass |
+| `flows`, `flow_process` | flows to test with, what must hold of their output, and a driver that can be killed |
+| `fuzz_frames` | hostile frames by the million |
+| `kafka` | the `kafka_broker` fixture: a real broker, which can be killed and started again |
 | `cluster`, `stream_process` | a standalone cluster from pyspark's own package, and a query in a process of its own |
 
 Nothing is imported here, so that one tool does not need what another needs (DuckDB, hypothesis, pytest, Spark).
