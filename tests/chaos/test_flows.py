@@ -1,4 +1,4 @@
-"""Flows at full size: on files, on Kafka, on Connect and on a cluster, while workers, executors, brokers and drivers die.
+"""Flows at full size: on files, Kafka, Connect and a cluster, while workers, executors, brokers and drivers die.
 
 `make chaos ARGS='-k flows'`; SEED and RUNS choose the random moments and the simulated seeds (RUNS times 50).
 """

@@ -21,6 +21,7 @@ from headrace.testing.flows import (
     until,
     written,
 )
+from headrace.testing.full_disk import small_disk
 from headrace.testing.spark import on_connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -158,6 +159,21 @@ def halved(batch: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
     smaller = pa.record_batch({"n": pa.array(n // 2), "k": batch.column("k")})
     done = pa.array(n // 2 == 0)
     return {"": smaller.filter(done), "more": smaller.filter(pa.array(n // 2 != 0))}
+
+
+def test_a_full_disk_stops_the_flow_and_it_goes_on_when_there_is_space(spark: SparkSession, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("this process may not mount a file system")
+        flow = three_stages(tmp_path / "out", 400_000)
+        job = flow.start(spark, disk.folder, commit_s=0.2)
+        until(lambda: bool(job.status()["tasks"]))
+        disk.fill()
+        with pytest.raises(hr.HeadraceError, match=r"(the disk is full; free some space|No space left on device)"):
+            assert not job.wait(100), "it was over before the disk was full"
+        disk.free()
+        assert flow.start(spark, disk.folder).wait(200)
+    assert_as_sequential(flow, tmp_path / "out")
 
 
 def test_status_is_plain_values(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import HeadraceError
+from headrace.spark.raised import raised_in_a_worker
 
 MENDABLE: Final = 2
 UNEXPECTED: Final = 1
@@ -33,14 +34,11 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, OSError) and error.filename is not None:
         return Problem(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}", MENDABLE)
     text = str(error)
-    return _raised_in_a_worker(text) or _refused_by_spark(text) or _unexpected(error, text)
+    raised = raised_in_a_worker(text)
+    if raised is not None:
+        return Problem(raised[1], MENDABLE)
+    return _refused_by_spark(text) or _unexpected(error, text)
 
-
-# A worker's traceback ends in the error's qualified name and message; the JVM's own trace follows it.
-_OURS: Final = re.compile(
-    r"^\s*headrace\.errors\.[A-Za-z]+: (?P<message>.*?)(?=\n\s*\n|\n\s*at [\w.$]+\(|\n\S*Traceback|\Z)",
-    re.DOTALL | re.MULTILINE,
-)
 
 # Spark's error classes that blame the data or its place, not the program.
 _REFUSED: Final = re.compile(
@@ -49,11 +47,6 @@ _REFUSED: Final = re.compile(
     r"|INVALID_DATETIME_PATTERN|INCONSISTENT_BEHAVIOR_CROSS_VERSION|UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE)"
     r"[.\w]*\]\s*(?P<message>[^\n]*)"
 )
-
-
-def _raised_in_a_worker(text: str) -> Problem | None:
-    found = list(_OURS.finditer(text))
-    return Problem(found[-1]["message"].rstrip(), MENDABLE) if found else None
 
 
 def _refused_by_spark(text: str) -> Problem | None:

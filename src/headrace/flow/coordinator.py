@@ -99,6 +99,8 @@ class Coordinator:
         if self._stopping == "leave" or seen.has_left:
             seen.has_left, seen.is_up = True, False
             return self._finished_if_left()
+        if exited.failure is not None:
+            return self._finish(exited.failure["message"], exited.failure)
         return self._restart(exited.worker, exited.problem)
 
     def _restart(self, worker: int, problem: str | None) -> list[CoordinatorEffect]:

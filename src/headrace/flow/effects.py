@@ -134,6 +134,8 @@ class Exited:
     worker: int
     epoch: int
     problem: str | None = None
+    failure: Mapping[str, Any] | None = None
+    """Where it ended by an error of ours, as in the report of a failure: to start it again would not help."""
 
 
 @dataclass(frozen=True)

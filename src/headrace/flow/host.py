@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -78,7 +79,9 @@ def run_worker(setup: WorkerSetup) -> None:
     except QueueUnreachable:
         raise  # there is no telling anybody: the coordinator starts another one
     except HeadraceError as error:
-        _tell_failure(setup, error)
+        # Where even this fails, as on a full disk, the error itself tells whoever started the worker.
+        with suppress(HeadraceError):
+            _tell_failure(setup, error)
         raise
 
 

@@ -17,7 +17,7 @@ from pyspark import InheritableThread, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from headrace.errors import FlowError
+from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
 from headrace.flow.effects import Exited
 from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
@@ -27,6 +27,7 @@ from headrace.flow.worker import Pace
 from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
 from headrace.spark.location import STATE_CONF
+from headrace.spark.raised import raised_in_a_worker
 
 _NO_ROWS: Final = "x long"
 _SHOWN: Final = 2000
@@ -130,7 +131,7 @@ class SparkLauncher(Launcher):
 
     def _submit(self, setup: WorkerSetup) -> None:
         tag = self._tag(setup.worker, setup.epoch)
-        problem = None
+        problem, failure = None, None
         try:
             if self._is_connect:
                 self._spark.addTag(tag)
@@ -140,8 +141,9 @@ class SparkLauncher(Launcher):
             self._spark.range(0, 1, 1, 1).mapInArrow(_body(setup), _NO_ROWS).collect()
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error)[:_SHOWN]}"
+            failure = _failure_in(str(error))
         self._threads.pop((setup.worker, setup.epoch), None)
-        self.exits.append(Exited(setup.worker, setup.epoch, problem))
+        self.exits.append(Exited(setup.worker, setup.epoch, problem, failure))
 
     def cancel(self, worker: int, epoch: int) -> None:
         tag = self._tag(worker, epoch)
@@ -160,6 +162,14 @@ class SparkLauncher(Launcher):
 
     def _tag(self, worker: int, epoch: int) -> str:
         return f"headrace-{self._flow}-{self._run}-{worker}-{epoch}"
+
+
+def _failure_in(text: str) -> dict[str, str] | None:
+    """The error of ours by which a worker ended, if starting it again would not help."""
+    found = raised_in_a_worker(text)
+    if found is None or found[0] == QueueUnreachable.__name__:
+        return None
+    return {"type": found[0], "message": found[1]}
 
 
 def _body(setup: WorkerSetup) -> Any:
