@@ -160,9 +160,6 @@ def test_a_planted_mistake_is_found_and_made_small(plant: str) -> None:
     assert f"seed {small.setup.seed}, {small.setup.workers} workers, faults: {small.setup.faults[0]}" in small.story()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="shrink leaves out, and never moves: pause, crash and power are all needed as they are"
-)
 def test_a_planted_mistake_is_made_small_in_a_shorter_flow_too() -> None:
     simulation = Simulation(_rebalanced(16))
     with planted("forget-routing"):
@@ -190,7 +187,6 @@ def test_a_wrong_output_is_found_without_any_fault() -> None:
     assert failure.problem == "AssertionError: 6 records"
 
 
-@pytest.mark.xfail(strict=True, reason="Received knows no queues from outside: a flow that ends in one always differs")
 def test_a_flow_that_ends_in_a_queue() -> None:
     flow = Flow("to-queue")
     flow.sink("out", flow.source("s", hr.generate(_make, 5)), hr.queue("clean"))
@@ -220,18 +216,11 @@ def test_a_loop_ends() -> None:
         assert failure is None, simulation.shrink(failure, 30).story()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the coordinator says `end loops` once: a loop behind a loop cannot end yet, and is not asked again",
-)
 def test_two_loops_one_behind_the_other_end() -> None:
     failure = Simulation(_looping(2)).run(Setup(0))
     assert failure is None, failure.problem
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a worker that dies after `end loops`, and before it has sent that on, is not told again"
-)
 def test_a_crash_while_loops_end() -> None:
     simulation = Simulation(_looping(1))
     world_steps = _steps_of(simulation)
@@ -253,13 +242,7 @@ def _steps_of(simulation: Simulation) -> int:
         "crash",
         "lost",
         "power",
-        pytest.param(
-            "pause",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="a worker that is silent when all are to leave is replaced, and the new one never told",
-            ),
-        ),
+        "pause",
     ],
 )
 def test_a_fault_at_each_of_the_last_steps_of_a_flow(kind: str) -> None:
@@ -284,10 +267,6 @@ def _merging() -> Graph:
     return flow.graph()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a commit syncs the queues of its task alone: what it has taken may come of an inbox that no disk has yet",
-)
 def test_the_order_of_an_inbox_outlives_a_power_cut() -> None:
     """The task before takes what is not synced, the task after commits what came of it: then the order is lost."""
     simulation = Simulation(_merging())
@@ -312,7 +291,6 @@ def test_a_fault_that_is_not_one_is_told_of(text: str) -> None:
         parse_fault(text)
 
 
-@pytest.mark.xfail(strict=True, reason="float() of what is after the + is a ValueError, not a FlowError")
 def test_a_length_that_is_not_one_is_told_of() -> None:
     with pytest.raises(hr.FlowError, match="write it as"):
         parse_fault("pause@40+abc")

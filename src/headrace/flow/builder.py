@@ -69,6 +69,8 @@ class Flow:
     def source(self, name: str, source: Source | KafkaTopic, *, parallelism: int | None = None) -> Stream:
         """Where records come from. `parallelism` is how many tasks share the reading, if the source has no splits."""
         source = KafkaSource(source) if isinstance(source, KafkaTopic) else source
+        if not isinstance(source, Source):
+            raise FlowError(f"source {name}: {source!r} is no source; use hr.parquet_files, hr.kafka, hr.queue, ...")
         splits = source.splits()
         if splits is not None and parallelism not in (None, splits):
             raise FlowError(
@@ -97,11 +99,11 @@ class Flow:
         `route` is how records come here: forward where the parallelism is the same, else in turn.
         `on_error="side"` sends a record that the function raises for to the side output `errors`, with the reason.
         """
-        behaviour = _behaviour(name, function, each, OnError(on_error, retries))
-        given = dict(sides or {})
+        behaviour = _behaviour(name, function, each, _on_error(name, on_error, retries))
         known = self._schema_of_inputs(name, streams)
+        given = _checked_sides(name, sides or {})
         if on_error == "side":
-            given["errors"] = _with_reason(known)
+            given["errors"] = _with_reason(name, known)
         return self._stage(name, behaviour, streams, parallelism, route, schema, given)
 
     def keyed(
@@ -122,9 +124,9 @@ class Flow:
         record, a list of records, or None.
         """
         columns = (by,) if isinstance(by, str) else tuple(by)
-        behaviour = Keyed(function, columns, initial, OnError(on_error, retries))
+        behaviour = Keyed(function, columns, initial, _on_error(name, on_error, retries))
         known = self._schema_of_inputs(name, streams)
-        sides = {"errors": _with_reason(known)} if on_error == "side" else {}
+        sides = {"errors": _with_reason(name, known)} if on_error == "side" else {}
         return self._stage(name, behaviour, streams, parallelism, Key(columns), schema, sides)
 
     def loop(self, name: str, *streams: Stream, parallelism: int | None = None, route: Route | None = None) -> Loop:
@@ -144,8 +146,10 @@ class Flow:
     ) -> None:
         """Where records go."""
         sink = KafkaSink(sink) if isinstance(sink, KafkaTopic) else sink
+        if not isinstance(sink, Sink):
+            raise FlowError(f"sink {name}: {sink!r} is no sink; use hr.parquet, hr.kafka, hr.queue or hr.callback")
         self._check_streams(name, (stream,))
-        count = _checked_parallelism(name, parallelism or self._nodes[stream.node].parallelism)
+        count = _checked_parallelism(name, parallelism, self._nodes[stream.node].parallelism)
         self._add(Node(name, count, (Input(stream.node, stream.output, route),), sink=sink))
 
     # ------------------------------------------------------------------ freeze
@@ -179,7 +183,7 @@ class Flow:
         sides: dict[str, pa.Schema],
     ) -> Stream:
         known = self._schema_of_inputs(name, streams)
-        count = _checked_parallelism(name, parallelism or self._nodes[streams[0].node].parallelism)
+        count = _checked_parallelism(name, parallelism, self._nodes[streams[0].node].parallelism)
         given = schema if schema is not None else behaviour.schema(name, known)
         arrows = tuple(Input(stream.node, stream.output, route) for stream in streams)
         self._add(Node(name, count, arrows, behaviour=behaviour, schema=given, sides=sides))
@@ -220,14 +224,38 @@ class Flow:
 
 
 def _behaviour(name: str, function: Any, each: str, on_error: OnError) -> Behaviour:
+    if each not in ("batch", "record"):
+        raise FlowError(f'stage {name}: each={each!r}; use "batch" or "record"')
     if isinstance(function, type) and issubclass(function, Stage):
+        if on_error != OnError():
+            raise FlowError(f"stage {name}: on_error and retries are for functions; a class of hr.Stage catches itself")
         return ForBatch(function, on_error, is_class=True)
     if not callable(function):
         raise FlowError(f"stage {name}: {function!r} is neither a function nor a class of hr.Stage")
     return ForRecord(function, on_error) if each == "record" else ForBatch(function, on_error)
 
 
-def _with_reason(schema: pa.Schema) -> pa.Schema:
+def _on_error(name: str, policy: str, retries: int) -> OnError:
+    if policy not in ("stop", "side"):
+        raise FlowError(f'stage {name}: on_error={policy!r}; use "stop" or "side"')
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise FlowError(f"stage {name}: retries={retries!r}; use a number from 0 on")
+    return OnError(policy, retries)
+
+
+def _checked_sides(name: str, sides: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
+    for side, schema in sides.items():
+        _checked_name(f"stage {name}: side output", side)
+        if not isinstance(schema, pa.Schema):
+            raise FlowError(f"stage {name}: side output {side} needs its columns, a pa.schema, not {schema!r}")
+    return dict(sides)
+
+
+def _with_reason(name: str, schema: pa.Schema) -> pa.Schema:
+    if "reason" in schema.names:
+        raise FlowError(
+            f'stage {name}: with on_error="side" records get a column reason, and they have one already; rename it'
+        )
     return schema.append(pa.field("reason", pa.string()))
 
 
@@ -237,8 +265,8 @@ def _checked_name(kind: str, name: str) -> str:
     return name
 
 
-def _checked_parallelism(name: str, parallelism: int | None) -> int:
-    count = 1 if parallelism is None else parallelism
+def _checked_parallelism(name: str, parallelism: int | None, default: int = 1) -> int:
+    count = default if parallelism is None else parallelism
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
         raise FlowError(f"{name}: parallelism must be a number from 1 to 10000, not {parallelism!r}")
     return count

@@ -7,6 +7,7 @@ from dataclasses import replace
 from headrace.errors import FlowError
 from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.operators import listed
+from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.routing import Forward, Rebalance, Route
 
 
@@ -20,12 +21,25 @@ def checked(graph: Graph, loops: frozenset[str]) -> Graph:
     graph = Graph(graph.name, tuple(_routed(graph, node) for node in graph.nodes))
     for node in graph.nodes:
         _check_schema(graph, node)
+    read: dict[str, str] = {}
+    for node in graph.nodes:
+        if isinstance(node.source, QueueEnd):
+            other = read.setdefault(node.source.name, node.name)
+            if other != node.name:
+                raise FlowError(
+                    f"source {node.name}: source {other} reads queue {node.source.name} already; use its stream"
+                )
     for node in graph.nodes:
         used = {arrow.output for _, arrow in graph.consumers(node.name)}
         loose = [output for output in ("", *node.sides) if output not in used]
         if node.sink is None and not used:
             raise FlowError(f"{node.kind} {node.name}: nothing reads it; give it a sink, flow.sink(name, stream, ...)")
-        if loose and loose != [""]:
+        if loose == [""] and node.sink is None:
+            raise FlowError(
+                f"stage {node.name}: nothing reads its main output, only side outputs; records that went there would "
+                f"be lost: give it a sink, if only hr.callback(lambda batch: None)"
+            )
+        if loose and node.sink is None:
             side = next(output for output in loose if output)
             raise FlowError(
                 f"stage {node.name}: nothing reads its side output {side}; records that went there would be lost: "

@@ -62,7 +62,6 @@ class Coordinator:
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
         self._probe = _Probe()
-        self._loops_ended = False
         self._over = False
 
     def start(self, now_s: float) -> list[CoordinatorEffect]:
@@ -121,7 +120,11 @@ class Coordinator:
         for worker, seen in list(self._workers.items()):
             if seen.is_up and not seen.has_left and now_s - seen.heard_at > _SILENT_S:
                 effects.append(CancelWorker(worker, seen.epoch))
-                effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
+                if self._stopping == "leave":
+                    seen.has_left = True
+                    effects += self._finished_if_left()
+                else:
+                    effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
         if self._asks() and now_s - self._probe.sent_at >= _PROBE_S:
             effects += self._ask()
         return effects
@@ -149,7 +152,7 @@ class Coordinator:
         if self._stopping == "drain":
             return True
         loops = any(edge.back for edge in self.plan.edges)
-        return loops and not self._loops_ended and self._stopping is None and self._sources_ended()
+        return loops and self._stopping is None and self._sources_ended() and not self._all_finished()
 
     def _ask(self) -> list[CoordinatorEffect]:
         before = self._probe.answers if len(self._probe.answers) == len(self._workers) else None
@@ -172,13 +175,14 @@ class Coordinator:
                 return []
             self._stopping = "leave"
             return [Tell({"say": "leave"})]
-        self._loops_ended = True
+        # Said again until all have finished: a loop behind another one ends after it, and a worker may have died.
+        self._probe = _Probe(probe.number, self._now)
         return [Tell({"say": "end loops"})]
 
     def _sources_ended(self) -> bool:
         reports = self._task_reports()
-        sources = [name for name, task in self.plan.tasks.items() if task.inbox is None]
-        return all(name in reports and reports[name]["source_ended"] for name in sources)
+        sources = [name for name, task in self.plan.tasks.items() if not task.channels]
+        return all(name in reports and (reports[name]["source_ended"] or reports[name]["finished"]) for name in sources)
 
     def _all_finished(self) -> bool:
         reports = self._task_reports()
@@ -249,7 +253,8 @@ def _is_quiet(before: Mapping[int, Any], after: Mapping[int, Any]) -> bool:
         for task in tasks.values():
             taken.update(task["next"])
     return all(
-        number == taken.get(channel, 0)
+        # Less, where a task that started again has not sent again all that was taken before.
+        number <= taken.get(channel, 0)
         for tasks in after.values()
         for task in tasks.values()
         for channel, number in task["sent"].items()

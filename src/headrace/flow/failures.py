@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from headrace.errors import StageFailed
 
 _SHOWN: Final = 300
-_OURS: Final = str(Path(__file__).parent)
+_NOT_THEIRS: Final = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
 
 
 def stage_failed(stage: str, error: Exception, record: str) -> StageFailed:
@@ -29,7 +30,7 @@ def shown(value: Any) -> str:
 def _place(error: BaseException) -> str:
     """The innermost line that is the user's: not ours, not of an installed package."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not f.filename.startswith(_OURS) and "site-packages" not in f.filename]
+    theirs = [f for f in frames if not f.filename.startswith(_NOT_THEIRS) and "site-packages" not in f.filename]
     if not (theirs or frames):
         return "an unknown line"
     at = (theirs or frames)[-1]

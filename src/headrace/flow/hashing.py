@@ -9,6 +9,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.measure.keys import BytesIndex
 from headrace.measure.words import is_text, to_words
@@ -23,12 +24,33 @@ def hash_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Hashes:
     found = np.full(batch.num_rows, _GOLDEN, np.uint64)
     for name in columns:
         column = batch.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         words = _text_words(column) if is_text(column.type) else _plain_words(column)
         found = _mix(found ^ words) + _GOLDEN
     return found
 
 
+def can_hash(type: pa.DataType) -> bool:
+    """Is it a type of which equal values have equal words?"""
+    return bool(
+        pa.types.is_boolean(type)
+        or pa.types.is_integer(type)
+        or pa.types.is_floating(type)
+        or pa.types.is_date(type)
+        or pa.types.is_timestamp(type)
+        or pa.types.is_decimal128(type)
+        or is_text(type)
+    )
+
+
 def _plain_words(column: pa.Array) -> Hashes:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())  # whatever its unit, without loss
+    if pa.types.is_floating(column.type):
+        # The two zeros are equal, and so are all that are not a number.
+        plain = pc.add(column.cast(pa.float64()), 0.0)
+        column = pc.if_else(pc.is_nan(plain), float("nan"), plain)
     words = to_words(column, _NO_TEXTS)
     found = words.word.view(np.uint64) ^ (words.valid.astype(np.uint64) << np.uint64(63))
     return found ^ _mix(words.high.view(np.uint64)) if len(words.high) else found

@@ -128,16 +128,17 @@ class Host:
     def _open_ends(self, committed: Mapping[str, Mapping[str, Any]]) -> None:
         for name, task in self._worker.tasks.items():
             vertex = task.plan.vertex
-            opening = Opening(
-                self._flow,
-                name,
-                task.plan.index,
-                vertex.parallelism,
-                self._setup.began_us,
-                wake=lambda name=name: self._wake(name),  # type: ignore[misc]
-            )
             for each in vertex.nodes:
                 node = self._setup.graph.node(each)
+                opening = Opening(
+                    self._flow,
+                    name,
+                    task.plan.index,
+                    vertex.parallelism,
+                    self._setup.began_us,
+                    node=each,
+                    wake=lambda name=name: self._wake(name),  # type: ignore[misc]
+                )
                 if node.source is not None and not isinstance(node.source, QueueEnd) and not task.source_ended:
                     self._sources[name] = node.source.open(opening, task.fed)
                 if node.sink is not None and not isinstance(node.sink, QueueEnd):

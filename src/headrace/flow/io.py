@@ -50,6 +50,8 @@ class Opening:
     began_us: int
     clock: Callable[[], float] = time.time
     """Seconds since 1970: of this machine, or of a simulated one."""
+    node: str = ""
+    """The source or sink."""
     wake: Callable[[], None] = lambda: None
     """To be called, from any thread, when there is something after there was nothing."""
 

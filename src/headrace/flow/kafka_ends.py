@@ -204,13 +204,15 @@ class KafkaWriter(SinkWriter):
 
     def __init__(self, topic: KafkaTopic, opening: Opening, committed: Mapping[str, int] | None):
         self._topic, self._opening = topic, opening
+        # Of this flow, since it was first begun: another one may write to the same topic.
+        self._mark = f"{opening.flow}.{opening.began_us:x}.{opening.node}.{opening.split}"
         self._trouble = Trouble()
         self._ends: dict[int, int] = {int(part): offset for part, offset in (committed or {}).items()}
         self._problem: Exception | None = None
         self._batches: list[tuple[int, pa.RecordBatch]] = []
         own: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "linger.ms": 0}
         if topic.transactional:
-            own["transactional.id"] = f"headrace-{opening.flow}-{opening.task}"
+            own["transactional.id"] = f"headrace-{opening.flow}-{opening.node}-{opening.split}"
         self._producer = new_client(
             confluent().Producer, client_settings(topic.servers, topic.settings, self._trouble, own)
         )
@@ -233,7 +235,7 @@ class KafkaWriter(SinkWriter):
         values = batch.column("value").to_pylist()
         keys = batch.column("key").to_pylist() if "key" in batch.schema.names else [None] * len(values)
         for at, (key, value) in enumerate(zip(keys, values, strict=True)):
-            header = {HEADER: f"{self._opening.task}:{first + at}"}
+            header = {HEADER: f"{self._mark}:{first + at}"}
             while True:
                 try:
                     self._producer.produce(self._topic.topic, value, key, headers=header, on_delivery=self._delivered)
@@ -331,7 +333,7 @@ class KafkaWriter(SinkWriter):
         return {**{part: offset if offset >= 0 else never for part, offset in found.items()}, **self._ends}
 
     def _scan(self, consumer: Any, left: dict[int, int]) -> int:
-        highest, mine = -1, self._opening.task
+        highest, mine = -1, self._mark
         deadline = time.monotonic() + _TIMEOUT_S
         while left:
             for message in consumer.consume(_AT_ONCE, 0.2):

@@ -128,8 +128,11 @@ class FlowStore:
         names = sorted(name for name in self._place.files(folder) if name.endswith(".manifest"))
         kept = names[-_KEPT:]
         named: set[str] = set()
-        for name in kept:
-            named.update(json.loads(self._unsealed(f"{folder}/{name}"))["files"])
+        try:
+            for name in kept:
+                named.update(json.loads(self._unsealed(f"{folder}/{name}"))["files"])
+        except StateDamaged:
+            return  # which files it names nobody knows: they stay until it is old
         oldest = kept[0].removesuffix(".manifest")
         for name in names[:-_KEPT]:
             self._place.delete(f"{folder}/{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +17,7 @@ from headrace.flow.failures import problem_of, shown, stage_failed
 
 MAIN: Final = ""
 ERRORS: Final = "errors"
+_NAN: Final = float("nan")
 
 Outputs: TypeAlias = list[tuple[str, pa.RecordBatch]]
 """Batches with the name of the output they leave by, in the order in which they leave."""
@@ -97,12 +98,20 @@ class Shape:
         if not records:
             return []
         schema = self._schema(output)
+        names = set(schema.names)
+        for record in records:
+            if not record.keys() <= names:
+                unknown = next(name for name in record if name not in names)
+                raise FlowError(
+                    f"stage {self.stage} gave a record with {unknown!r}, which is not among its columns, "
+                    f"{listed(schema)}; leave it out, or name it in schema=: {shown(record)}"
+                )
         try:
             return [(output, pa.RecordBatch.from_pylist(list(records), schema))]
         except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
             raise FlowError(
-                f"stage {self.stage}: what it gave does not fit its columns ({problem_of(error)}): {shown(records[0])}"
-                f"; its columns are {listed(schema)}: give other records, or another schema="
+                f"stage {self.stage}: what it gave does not fit its columns ({problem_of(error)}): "
+                f"{_misfit(records, schema)}; its columns are {listed(schema)}: give other records, or another schema="
             ) from None
 
     def _schema(self, output: str) -> pa.Schema:
@@ -129,6 +138,16 @@ class Shape:
                 f"give schema= the columns that it really has"
             )
         return batch if batch.schema.equals(schema, check_metadata=True) else _relabelled(batch, schema)
+
+
+def _misfit(records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> str:
+    """The first record that does not fit."""
+    for record in records:
+        try:
+            pa.RecordBatch.from_pylist([record], schema)
+        except (pa.ArrowException, TypeError, ValueError, AttributeError):
+            return shown(record)
+    return shown(records[0])
 
 
 def _relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -196,6 +215,11 @@ class ForBatch(Behaviour):
             ) from error
         if isinstance(found, Mapping):
             found = found.get(MAIN, found.get(None))
+        if found is not None and not isinstance(found, pa.RecordBatch | pa.Table):
+            raise FlowError(
+                f"stage {stage} gave a {type(found).__name__} for a batch of no records, not a record batch; for a "
+                f'function over records say each="record"'
+            )
         return given if found is None else found.schema
 
     @property
@@ -219,7 +243,7 @@ class _BatchFunction(Operator):
             return self._isolated(batch, error)
 
     def _called(self, batch: pa.RecordBatch) -> Outputs:
-        return self._shape.outputs_of(tried(self._function, self._on_error.retries, batch))
+        return self._shape.outputs_of(tried(lambda: self._function(batch), self._on_error.retries))
 
     def _isolated(self, batch: pa.RecordBatch, error: Exception) -> Outputs:
         """The function is pure: halves tell which record it raises for."""
@@ -302,7 +326,7 @@ class _RecordFunction(Operator):
         runs = Runs(self._shape)
         for record in batch.to_pylist():
             try:
-                given = tried(self._function, self._on_error.retries, record)
+                given = tried(lambda record=record: self._function(dict(record)), self._on_error.retries)  # type: ignore[misc]
             except Exception as error:
                 runs.outputs(failed_record(self._shape, self._on_error, error, record))
             else:
@@ -326,7 +350,8 @@ class Runs:
         if isinstance(given, Sided):
             self._take(given.output, given.records)
         elif isinstance(given, Mapping):
-            self._take(MAIN, [given])
+            # What is kept as state may change before the batch is made.
+            self._take(MAIN, [{name: _apart(value) for name, value in given.items()}])
         elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
             for each in given:
                 self.records(each)
@@ -352,6 +377,10 @@ class Runs:
     def _cut(self) -> None:
         self._done += self._shape.of_records(self._output, self._run)
         self._run = []
+
+
+def _apart(value: Any) -> Any:
+    return copy.deepcopy(value) if isinstance(value, list | dict | set) else value
 
 
 @dataclass(frozen=True)
@@ -397,9 +426,9 @@ class _KeyedFunction(Operator):
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         runs = Runs(self._shape)
         for record in batch.to_pylist():
-            key = tuple(record[name] for name in self._behaviour.columns)
+            key = _key(record[name] for name in self._behaviour.columns)
             try:
-                given = tried(self._behaviour.function, self._behaviour.on_error.retries, self._state(key), record)
+                given = tried(lambda k=key, r=record: self._called(k, r), self._behaviour.on_error.retries)  # type: ignore[misc]
                 state, outputs = self._pair(given)
             except FlowError:
                 raise
@@ -413,6 +442,12 @@ class _KeyedFunction(Operator):
                 self._states[key] = state
             runs.records(outputs)
         return runs.close()
+
+    def _called(self, key: tuple[Any, ...], record: dict[str, Any]) -> Any:
+        given = self._behaviour.function(self._state(key), dict(record))
+        if isinstance(given, tuple) and len(given) == 2:
+            return given[0], drained(given[1])
+        return given
 
     def _state(self, key: tuple[Any, ...]) -> Any:
         found = self._states.get(key)
@@ -447,22 +482,32 @@ class _KeyedFunction(Operator):
         for part in parts:
             for key, state in plain_json.loads(bytes(part)):
                 if state is None:
-                    self._states.pop(tuple(key), None)
+                    self._states.pop(_key(key), None)
                 else:
-                    self._states[tuple(key)] = state
+                    self._states[_key(key)] = state
 
 
 # ----------------------------------------------------------------------- helpers
 
 
-def tried(function: Callable[..., Any], retries: int, *args: Any) -> Any:
-    """Raises what the function raises the last time."""
+def tried(call: Callable[[], Any], retries: int) -> Any:
+    """Raises what the call raises the last time."""
     for _ in range(retries):
         try:
-            return function(*args)
+            return drained(call())
         except Exception:
             continue
-    return function(*args)
+    return drained(call())
+
+
+def drained(given: Any) -> Any:
+    """What a generator gives, now: it may raise as well."""
+    return list(given) if isinstance(given, Iterator) else given
+
+
+def _key(values: Iterable[Any]) -> tuple[Any, ...]:
+    """All that are not a number are one key."""
+    return tuple(_NAN if isinstance(value, float) and value != value else value for value in values)
 
 
 def failed_record(shape: Shape, on_error: OnError, error: Exception, record: Mapping[str, Any]) -> Outputs:

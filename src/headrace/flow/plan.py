@@ -113,6 +113,21 @@ class Plan:
     def inbox(self, vertex: str, index: int) -> str:
         return f"{self.graph.name}.in.{vertex}.{index}"
 
+    def orders_before(self, task: TaskPlan) -> list[str]:
+        """The inboxes, of the task and of all before it, in which the order of several senders was decided.
+
+        What the task has done depends on these orders, and they must outlast it.
+        """
+        seen: set[str] = set()
+        waiting = [task.vertex.name]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += [edge.vertex for edge in self.edges if edge.consumer == name]
+        found = [each for each in self.tasks.values() if each.vertex.name in seen]
+        return [each.inbox for each in found if each.inbox is not None and len(each.channels) != 1]
+
     def edges_from(self, vertex: Vertex) -> list[Edge]:
         return [edge for edge in self.edges if edge.vertex == vertex.name]
 
@@ -141,6 +156,8 @@ class Plan:
         for edge in self.edges:
             side = f".{edge.output}" if edge.output else ""
             found[f"{edge.node}{side} -> {edge.consumer}"] = str(edge.route)
+        # Channels are numbered in the order in which arrows are drawn.
+        found["the order of drawing"] = ", ".join(f"{edge.node}{edge.output} -> {edge.consumer}" for edge in self.edges)
         return found
 
     @cached_property

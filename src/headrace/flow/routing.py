@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.flow.hashing import hash_numbers, hash_rows
+from headrace.flow.hashing import can_hash, hash_numbers, hash_rows
 
 Targets = npt.NDArray[np.int64]
+_WORD: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,11 @@ class Shuffle(Route):
     seed: int = 0
 
     def targets(self, batch: pa.RecordBatch, before: int, place: Place) -> Targets:
-        words = hash_numbers(before, batch.num_rows, self.seed * place.producers + place.producer + 1)
+        words = hash_numbers(before, batch.num_rows, (self.seed * place.producers + place.producer + 1) & _WORD)
         return (words % np.uint64(place.consumers)).astype(np.int64)
 
     def __str__(self) -> str:
-        return "shuffle"
+        return f"shuffle, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,19 @@ class Key(Route):
         return (hash_rows(batch, self.columns) % np.uint64(place.consumers)).astype(np.int64)
 
     def problem(self, producers: int, consumers: int, schema: pa.Schema | None) -> str | None:
-        missing = [name for name in self.columns if schema is not None and name not in schema.names]
-        if not missing or schema is None:
+        if schema is None:
             return None
-        return f"key column {missing[0]} is not in the data; it has {', '.join(schema.names)}"
+        if not self.columns:
+            return 'a key needs at least one column; use hr.key("column")'
+        for name in self.columns:
+            if name not in schema.names:
+                return f"key column {name} is not in the data; it has {', '.join(schema.names)}"
+            if not can_hash(schema.field(name).type):
+                return (
+                    f"key column {name} is {schema.field(name).type}; a key is a number, a text, a date, a time stamp "
+                    f"or a decimal: let a stage before it make one"
+                )
+        return None
 
     def __str__(self) -> str:
         return f"key {', '.join(self.columns)}"
@@ -146,13 +156,14 @@ class Custom(Route):
     choose: Callable[[pa.RecordBatch, int], Any]
 
     def targets(self, batch: pa.RecordBatch, before: int, place: Place) -> Targets:
-        chosen = np.asarray(self.choose(batch, place.consumers)).astype(np.int64)
+        given = np.asarray(self.choose(batch, place.consumers))
+        chosen: Targets = given.astype(np.int64) if given.dtype.kind in "iub" or not len(given) else np.full(1, -1)
         if chosen.shape != (batch.num_rows,) or (
             len(chosen) and not 0 <= chosen.min() <= chosen.max() < place.consumers
         ):
             raise FlowError(
                 f"the routing function must give one number from 0 to {place.consumers - 1} for each of the "
-                f"{batch.num_rows} records, not {chosen!r}"
+                f"{batch.num_rows} records, not {given!r}"
             )
         return chosen
 

@@ -23,7 +23,7 @@ class ParquetSink(Sink):
     folder: str
 
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
-        return _ParquetWriter(Path(self.folder), opening.task)
+        return _ParquetWriter(Path(self.folder), opening)
 
     def check(self) -> None:
         try:
@@ -33,8 +33,17 @@ class ParquetSink(Sink):
 
 
 class _ParquetWriter(SinkWriter):
-    def __init__(self, folder: Path, task: str):
-        self._folder, self._task = folder, task
+    """Each file goes on where the one before ends.
+
+    Another copy of the task writes the same records: whoever names a file first has written it, and the other one goes
+    on behind it.
+    """
+
+    def __init__(self, folder: Path, opening: Opening):
+        # A flow that was begun anew has numbers of its own, and so has each sink.
+        self._prefix = f"{opening.flow}-{opening.began_us:x}-{opening.node}-{opening.split}"
+        self._folder = folder
+        self._covered = -1
         self._first = 0
         self._batches: list[pa.RecordBatch] = []
 
@@ -49,18 +58,32 @@ class _ParquetWriter(SinkWriter):
         return lambda: self._publish(first, batches)
 
     def _publish(self, first: int, batches: list[pa.RecordBatch]) -> None:
-        """Whoever writes a number first has written it: another copy of this task writes the same records there."""
         if not batches:
             return
         table = pa.Table.from_batches(batches)
-        while table.num_rows:
-            path = self._folder / f"{self._task}-{first:015d}.parquet"
-            if not path.exists() and self._published(table, path):
+        while True:
+            self._look()
+            had = max(0, self._covered - first)
+            if had >= table.num_rows:
                 return
-            there = pq.read_metadata(path).num_rows
-            table, first = table.slice(there), first + there
+            self._covered = max(self._covered, first)
+            if self._named(table.slice(had), self._path(self._covered)):
+                self._covered += table.num_rows - had
+                return
 
-    def _published(self, table: pa.Table, path: Path) -> bool:
+    def _look(self) -> None:
+        """How far the files of this task go."""
+        if self._covered < 0:
+            there = sorted(self._folder.glob(f"{self._prefix}-*.parquet"))
+            self._covered = int(there[-1].stem.rpartition("-")[2]) if there else 0
+        while (path := self._path(self._covered)).exists():
+            self._covered += _rows(path)
+
+    def _path(self, first: int) -> Path:
+        return self._folder / f"{self._prefix}-{first:015d}.parquet"
+
+    def _named(self, table: pa.Table, path: Path) -> bool:
+        """False where there is a file of this name by now."""
         temporary = self._folder / f".{path.name}.{uuid.uuid4().hex}"
         try:
             with open(temporary, "wb") as file:
@@ -71,10 +94,25 @@ class _ParquetWriter(SinkWriter):
         except FileExistsError:
             return False
         except OSError as error:
-            raise FlowError(f"sink folder {self._folder}: cannot write {path.name} ({error.strerror})") from error
+            raise FlowError(
+                f"sink folder {self._folder}: cannot write {path.name} ({error.strerror}); see that there is "
+                f"space, and that it may be written"
+            ) from error
         finally:
             temporary.unlink(missing_ok=True)
         return True
+
+
+def _rows(path: Path) -> int:
+    try:
+        rows = int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise FlowError(
+            f"{path} is no whole Parquet file ({error}); put it back from a copy, or move it away"
+        ) from None
+    if not rows:
+        raise FlowError(f"{path} has no records, which no flow wrote; move it away")
+    return rows
 
 
 def parquet(folder: str) -> ParquetSink:

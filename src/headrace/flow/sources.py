@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import FlowError, InputError
+from headrace.flow.failures import problem_of
 from headrace.flow.io import Feed, Opening, Source, SplitReader
+from headrace.flow.operators import listed
 
 _BLOCK: Final = 1024
 _MICROS: Final = 1_000_000
@@ -45,6 +47,11 @@ class _GenerateReader(SplitReader):
             raise FlowError(
                 f"the function of hr.generate was asked for {count} records from {first} on, and gave "
                 f"{getattr(batch, 'num_rows', batch)!r}; it must give a record batch of just these"
+            )
+        if batch.schema != self._source.schema:
+            raise FlowError(
+                f"the function of hr.generate gave the columns {listed(batch.schema)} for records {first} to "
+                f"{first + count - 1}, and {listed(self._source.schema)} before; they must always be the same"
             )
         self._taken += count
         return Feed(batch, self._taken)
@@ -111,8 +118,8 @@ class _RateReader(SplitReader):
 
 def rate(per_second: float, records: int | None = None) -> Rate:
     """Records `n` and `ts` at a steady rate: for trials and for load."""
-    if not per_second > 0:
-        raise FlowError(f"hr.rate: {per_second} records a second; give a number above 0")
+    if not 0 < per_second < 1e12:
+        raise FlowError(f"hr.rate: {per_second} records a second; give a number above 0, and below 10^12")
     return Rate(float(per_second), records)
 
 
@@ -131,17 +138,16 @@ class ParquetFiles(Source):
 
 
 class _ParquetReader(SplitReader):
-    """A position is the name of a file and how many of its records were taken."""
+    """A position is the path of a file and how many of its records were taken."""
 
     def __init__(self, source: ParquetFiles, opening: Opening, position: Any):
         self._schema = source.schema
-        mine = [f for f in _files(source.path) if zlib.crc32(Path(f).name.encode()) % opening.splits == opening.split]
-        name: str = position[0] if position else ""
+        mine = [file for file in _files(source.path) if zlib.crc32(file.encode()) % opening.splits == opening.split]
+        self._name: str = position[0] if position else ""
         self._row: int = position[1] if position else 0
-        self._files = [file for file in mine if Path(file).name >= name]
-        if position is None or not self._files or Path(self._files[0]).name != name:
+        self._files = [file for file in mine if file >= self._name]
+        if self._files and self._files[0] != self._name:
             self._row = 0
-        self._name = name
         self._batches: Any = None
         self._left: pa.RecordBatch | None = None
 
@@ -154,27 +160,36 @@ class _ParquetReader(SplitReader):
             self._left = next(self._batches, None)
             if self._left is None:
                 self._files.pop(0)
-                self._batches, self._row = None, 0
+                self._batches = None
+                self._row = self._row if not self._files else 0
         batch = self._left.slice(0, most_records)
         self._left = self._left.slice(most_records)
         self._row += batch.num_rows
         return Feed(batch, [self._name, self._row])
 
     def _open_next(self) -> None:
-        file = self._files[0]
-        self._name = Path(file).name
-        self._batches = self._skipped(pq.ParquetFile(file).iter_batches(columns=self._schema.names), self._row)
+        self._name = self._files[0]
+        self._batches = self._skipped(self._name, self._row)
 
-    def _skipped(self, batches: Any, rows: int) -> Any:
-        for batch in batches:
-            skip = min(rows, batch.num_rows)
-            rows -= skip
-            yield pa.RecordBatch.from_arrays(batch.slice(skip).columns, schema=self._schema)
+    def _skipped(self, path: str, rows: int) -> Iterator[pa.RecordBatch]:
+        try:
+            file = pq.ParquetFile(path)
+            found = {entry.name: entry.type for entry in file.schema_arrow}
+            if any(found.get(entry.name) != entry.type for entry in self._schema):
+                columns = listed(file.schema_arrow)
+                raise InputError(f"{path} has the columns {columns}, not {listed(self._schema)}; move it away")
+            for batch in file.iter_batches(columns=self._schema.names):
+                skip = min(rows, batch.num_rows)
+                rows -= skip
+                columns = batch.select(self._schema.names).slice(skip).columns
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path} cannot be read ({problem_of(error)}); put it back from a copy") from None
 
 
 def _files(path: str) -> list[str]:
     pattern = f"{path}/*.parquet" if Path(path).is_dir() else path
-    found = sorted(glob.glob(pattern), key=lambda file: Path(file).name)
+    found = sorted(glob.glob(pattern))
     if not found:
         raise InputError(
             f"{path}: there are no Parquet files; name a folder, a file or a pattern such as data/*.parquet"

@@ -6,12 +6,13 @@ starts again from a snapshot sends again just what it sent, under the same numbe
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import QueueDamaged
+from headrace.errors import FlowError, QueueDamaged
 from headrace.flow.effects import Append, Deliver, Effect, Snapshot
 from headrace.flow.graph import Node
 from headrace.flow.io import Feed
@@ -20,7 +21,7 @@ from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import split
 from headrace.model import frames
-from headrace.model.frames import Frame, Kind
+from headrace.model.frames import MOST_BYTES, Frame, Kind
 from headrace.queues.protocol import Entry
 
 _MOST_RECORDS: Final = 65_536
@@ -196,11 +197,15 @@ class Task:
         self.records_out += batch.num_rows
         if isinstance(node.sink, QueueEnd):
             for part in _cut(batch):
-                frame = frames.data(self.plan.index, first, part)
+                frame = frames.data(self._outside_channel(node.name), first, part)
                 self._out.setdefault(outside(node.sink.name), []).append(frames.encode(frame))
                 first += part.num_rows
         else:
             self._effects.append(Deliver(self.plan.name, node.name, first, batch))
+
+    def _outside_channel(self, sink: str) -> int:
+        """Other sinks, and other flows, may write to the same queue."""
+        return zlib.crc32(f"{self._graph.name}.{sink}.{self.plan.index}".encode())
 
     def _finish(self) -> None:
         """All input has come and gone: each node in turn gives what it still has, then every channel ends."""
@@ -219,7 +224,7 @@ class Task:
         for name in self.plan.vertex.nodes:
             sink = self._graph.node(name).sink
             if isinstance(sink, QueueEnd):
-                last = frames.end(self.plan.index, self.delivered.get(name, 0))
+                last = frames.end(self._outside_channel(name), self.delivered.get(name, 0))
                 self._out.setdefault(outside(sink.name), []).append(frames.encode(last))
 
     def _taken(self) -> list[Effect]:
@@ -285,6 +290,8 @@ def _cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         return [batch]
     half = batch.num_rows // 2
     if not half:
+        if batch.nbytes > MOST_BYTES - (1 << 20):
+            raise FlowError(f"a record of {batch.nbytes:,} bytes is too large: a frame has {MOST_BYTES:,} at most")
         return [batch]
     return [*_cut(batch.slice(0, half)), *_cut(batch.slice(half))]
 

@@ -41,6 +41,7 @@ class Worker:
     """`epoch` rises with every start of this worker: what an older one still says or writes does not count."""
 
     def __init__(self, plan: Plan, number: int, epoch: int, tasks: Collection[str], pace: Pace):
+        self._plan = plan
         self.number = number
         self.epoch = epoch
         self.tasks = {name: Task(plan, plan.tasks[name]) for name in tasks}
@@ -71,7 +72,10 @@ class Worker:
         Also of tasks that have finished: a producer that starts again sends again, and waits for room.
         """
         return [
-            queue for queue, task in self._by_inbox.items() if not any(output in full for output in task.plan.blocking)
+            queue
+            for queue, task in self._by_inbox.items()
+            if not any(output in full for output in task.plan.blocking)
+            and not (self._paused and not task.plan.channels)  # a queue from outside is a source
         ]
 
     def sources(self, full: Collection[str]) -> list[str]:
@@ -123,7 +127,8 @@ class Worker:
         snapshot = task.snapshot(self.epoch, version)
         self._positions[name].append(task.position)
         inputs = [task.plan.inbox] if task.plan.inbox is not None else []
-        return Save(snapshot, tuple(dict.fromkeys([*inputs, *task.output_queues])))
+        queues = dict.fromkeys([*inputs, *task.output_queues, *self._plan.orders_before(task.plan)])
+        return Save(snapshot, tuple(queues))
 
     def _saved(self, saved: Saved) -> list[Effect]:
         del self._saving[saved.task]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -50,6 +51,6 @@ def parse_fault(text: str) -> Fault:
     """The inverse of `str`."""
     kind, _, rest = text.partition("@")
     at, _, length = rest.partition("+")
-    if kind not in KINDS or not at.isdigit():
+    if kind not in KINDS or not at.isdigit() or not re.fullmatch(r"([0-9.]+s?)?", length):
         raise FlowError(f"fault {text!r}: write it as crash@120 or pause@40+5s; kinds are {', '.join(KINDS)}")
     return Fault(kind, int(at), float(length.rstrip("s") or 0))

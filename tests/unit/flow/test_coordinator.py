@@ -171,9 +171,6 @@ def test_a_silent_worker_is_replaced() -> None:
     assert script.on(Ticked(531.0)) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a worker that is silent when all are to leave is replaced, and the new one is never told"
-)
 def test_a_worker_that_is_silent_while_all_leave_does_not_hold_up_the_end() -> None:
     script = _Script(_plan())
     for worker in (0, 1):
@@ -335,9 +332,6 @@ def test_loops_end_when_sources_have_and_nothing_goes_round() -> None:
     assert script.answers(_ROUND) == [Tell({"say": "end loops"})]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_is_quiet wants sent == taken: after a restart less may have been sent than was taken before"
-)
 @pytest.mark.parametrize("why", ["loop", "drain"])
 def test_it_is_quiet_where_a_task_goes_back_behind_what_others_have_taken(why: str) -> None:
     """An end that went round before a crash; records of a source that is paused now, and need not come again."""
@@ -362,9 +356,6 @@ def _loops_ended(script: _Script) -> None:
     assert effects == [Tell({"say": "end loops"})]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_loops_ended is never taken back: a worker that dies before it has committed the end hangs"
-)
 def test_a_worker_that_dies_before_it_ended_its_loops_is_told_again() -> None:
     script = _Script(_plan(loop=True), 1)
     _loops_ended(script)
@@ -377,9 +368,6 @@ def test_a_worker_that_dies_before_it_ended_its_loops_is_told_again() -> None:
     assert "end loops" in said
 
 
-@pytest.mark.xfail(
-    strict=True, reason="_sources_ended knows no queues from outside: loops are told to end too early, and never again"
-)
 def test_loops_do_not_end_before_a_queue_from_outside_has() -> None:
     flow = Flow("f")
     again = flow.loop("again", flow.source("s", hr.queue("in", _NUMBERS, producers=1)))

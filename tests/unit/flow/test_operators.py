@@ -229,15 +229,11 @@ def test_a_function_over_keyed_state_gives_two_things(given_: Any) -> None:
             Keyed(lambda state, record: given_, ("n",), on_error=on_error).open(_shape()).apply(_batch(1))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="from_pylist takes no notice of columns it does not know: a misspelt one is null, silently"
-)
 def test_a_misspelt_column_is_told_of() -> None:
     with pytest.raises(FlowError, match="m"):
         ForRecord(lambda record: {"m": 1}).open(_shape()).apply(_batch(1))
 
 
-@pytest.mark.xfail(strict=True, reason="the message shows the first record of the run, not the one that does not fit")
 def test_the_record_that_does_not_fit_is_shown() -> None:
     with pytest.raises(FlowError, match=r"\{'n': 'three'\}"):
         ForRecord(lambda record: {"n": "three" if record["n"] == 3 else record["n"]}).open(_shape()).apply(
@@ -285,9 +281,6 @@ def test_a_failure_of_a_stage_class_names_what_it_can() -> None:
     assert "at the end of its input" in caught.value.record
 
 
-@pytest.mark.xfail(
-    strict=True, reason="failures._place takes the standard library for the user's: json/decoder.py is shown"
-)
 def test_the_line_is_the_users_and_not_that_of_the_standard_library() -> None:
     def parse(record: dict[str, Any]) -> Any:
         return json.loads("{")
@@ -297,7 +290,6 @@ def test_the_line_is_the_users_and_not_that_of_the_standard_library() -> None:
     assert "test_operators.py" in caught.value.place
 
 
-@pytest.mark.xfail(strict=True, reason="a generator runs outside of the try: no StageFailed, no side output, no retry")
 @pytest.mark.parametrize("on_error", [OnError(), _SIDE], ids=["stop", "side"])
 def test_a_generator_that_raises_is_as_any_function(on_error: OnError) -> None:
     def gives(record: dict[str, Any]) -> Any:
@@ -357,11 +349,7 @@ def test_retries(kind: str, retries: int, good: bool) -> None:
     "on_error",
     [
         pytest.param(_SIDE, id="side"),
-        pytest.param(
-            OnError("stop", 1),
-            marks=pytest.mark.xfail(strict=True, reason="all tries of `tried` are given one copy of the state"),
-            id="retry",
-        ),
+        pytest.param(OnError("stop", 1), id="retry"),
     ],
 )
 def test_a_function_that_fails_leaves_no_trace_in_the_state(on_error: OnError) -> None:
@@ -412,9 +400,6 @@ def test_where_the_input_is_cut_does_not_matter(
         assert parts.content() == whole.content()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="records are made into a batch at its end: a state that is sent on changes under them"
-)
 def test_a_state_that_is_sent_on_is_what_it_was_then() -> None:
     def count(state: dict[str, int], record: dict[str, Any]) -> Any:
         state["n"] += 1
@@ -424,9 +409,6 @@ def test_a_state_that_is_sent_on_is_what_it_was_then() -> None:
     assert _ran(operator, [_pairs([("a", 1), ("a", 1), ("a", 1)])]) == {"": _n(1, 2, 3)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="NaN is not equal to itself: each record of that key has a state of its own, kept for ever"
-)
 def test_not_a_number_is_one_key() -> None:
     schema = pa.schema([("k", pa.float64())])
     operator = Keyed(lambda state, record: ((state or 0) + 1, {"n": (state or 0) + 1}), ("k",)).open(
@@ -436,9 +418,6 @@ def test_not_a_number_is_one_key() -> None:
     assert _ran(operator, [batch]) == {"": _n(1, 2, 3)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="keys in nanoseconds lose them in JSON: after a restart the state is that of another key"
-)
 def test_keys_in_nanoseconds_are_the_same_after_a_restart() -> None:
     schema = pa.schema([("k", pa.timestamp("ns"))])
     behaviour = Keyed(lambda state, record: ((state or 0) + 1, {"n": (state or 0) + 1}), ("k",))

@@ -24,8 +24,8 @@ def _batch(first: int, end: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(range(first, end), pa.int64())], schema=_NUMBERS)
 
 
-def _writer(folder: Path, task: str = "out.0", flow: str = "f") -> SinkWriter:
-    return hr.parquet(str(folder)).open(Opening(flow, task, 0, 1, 0), None)
+def _writer(folder: Path, task: int = 0, flow: str = "f", node: str = "out", began_us: int = 255) -> SinkWriter:
+    return hr.parquet(str(folder)).open(Opening(flow, f"x.{task}", task, 2, began_us, node=node), None)
 
 
 def _found(folder: Path) -> list[int]:
@@ -49,8 +49,8 @@ def test_a_file_for_each_commit(tmp_path: Path) -> None:
     writer.cut()()
     _write(writer, 5, 7)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "out.0-000000000000000.parquet",
-        "out.0-000000000000005.parquet",
+        "f-ff-out-0-000000000000000.parquet",
+        "f-ff-out-0-000000000000005.parquet",
     ]
     assert _found(tmp_path) == list(range(7))
 
@@ -90,10 +90,6 @@ def test_another_copy_that_has_more_or_less_to_write(tmp_path: Path, again: list
     assert _found(tmp_path) == list(range(8))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a file that is longer than what is written again: the next one begins within it, and is written",
-)
 def test_a_copy_that_commits_less_at_a_time_does_not_write_again(tmp_path: Path) -> None:
     _write(_writer(tmp_path), 0, 10)  # and then it died, before its manifest was there
     writer = _writer(tmp_path)
@@ -102,7 +98,6 @@ def test_a_copy_that_commits_less_at_a_time_does_not_write_again(tmp_path: Path)
     assert _found(tmp_path) == list(range(12))
 
 
-@pytest.mark.xfail(strict=True, reason="as above: files overlap when two writers cut the same records differently")
 @given(data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_two_writers_of_the_same_records(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -124,29 +119,25 @@ def test_two_writers_of_the_same_records(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_tasks_do_not_meet(tmp_path: Path) -> None:
-    _write(_writer(tmp_path, "out.0"), 0, 3)
-    _write(_writer(tmp_path, "out.1"), 0, 3)
+    _write(_writer(tmp_path, 0), 0, 3)
+    _write(_writer(tmp_path, 1), 0, 3)
     assert sorted(_found(tmp_path)) == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="files are named by the task alone: two sinks that run in one task lose what the other has written",
-)
 def test_two_sinks_of_one_task_may_share_a_folder(tmp_path: Path) -> None:
-    """As the host opens them: the task is that of the vertex, which two fused sinks share."""
-    sink = hr.parquet(str(tmp_path))
-    opening = Opening("f", "s.0", 0, 1, 0)
-    one, other = sink.open(opening, None), sink.open(opening, None)
-    _write(one, 0, 3)
+    _write(_writer(tmp_path, node="one"), 0, 3)
+    other = _writer(tmp_path, node="other")
     other.write(0, _batch(100, 103))
     other.cut()()
     assert sorted(_found(tmp_path)) == [0, 1, 2, 100, 101, 102]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="files do not say whose they are: a flow that begins anew drops what it finds the numbers of"
-)
+def test_a_flow_that_is_begun_anew_does_not_take_old_files_for_its_own(tmp_path: Path) -> None:
+    _write(_writer(tmp_path, began_us=1), 0, 3)
+    _write(_writer(tmp_path, began_us=2), 0, 3)
+    assert sorted(_found(tmp_path)) == [0, 0, 1, 1, 2, 2]
+
+
 def test_a_flow_of_another_name_does_not_take_old_files_for_its_own(tmp_path: Path) -> None:
     _write(_writer(tmp_path, flow="first"), 0, 3)
     writer = _writer(tmp_path, flow="second")
@@ -156,26 +147,22 @@ def test_a_flow_of_another_name_does_not_take_old_files_for_its_own(tmp_path: Pa
 
 
 def test_leftovers_of_a_crash_do_no_harm(tmp_path: Path) -> None:
-    (tmp_path / ".out.0-000000000000000.parquet.0123").write_bytes(b"torn")
+    (tmp_path / ".f-ff-out-0-000000000000000.parquet.0123").write_bytes(b"torn")
     _write(_writer(tmp_path), 0, 3)
     assert _found(tmp_path) == [0, 1, 2]
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [
-        "out.0-000000000000000.parquet"
+        "f-ff-out-0-000000000000000.parquet"
     ]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="read_metadata of a file that is no Parquet is an ArrowInvalid that does not name it"
-)
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "out.0-000000000000000.parquet").write_bytes(b"torn")
-    with pytest.raises(FlowError, match=r"out\.0-000000000000000\.parquet"):
+    (tmp_path / "f-ff-out-0-000000000000000.parquet").write_bytes(b"torn")
+    with pytest.raises(FlowError, match=r"f-ff-out-0-000000000000000\.parquet"):
         _write(_writer(tmp_path), 0, 3)
 
 
-@pytest.mark.xfail(strict=True, reason="a file of no records is stepped over by no records: _publish never ends")
 def test_an_empty_file_does_not_hold_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(_NUMBERS.empty_table(), tmp_path / "out.0-000000000000000.parquet")
+    pq.write_table(_NUMBERS.empty_table(), tmp_path / "f-ff-out-0-000000000000000.parquet")
     looks: list[Any] = []
     right = pq.read_metadata
 
@@ -203,7 +190,7 @@ def test_a_folder_that_cannot_be_is_told_of(tmp_path: Path) -> None:
 
 def test_a_folder_that_has_gone_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(
-        FlowError, match=r"sink folder .*gone: cannot write out\.0-000000000000000\.parquet \(No such file"
+        FlowError, match=r"sink folder .*gone: cannot write f-ff-out-0-000000000000000\.parquet \(No such file"
     ):
         _write(_writer(tmp_path / "gone"), 0, 3)
 

@@ -83,7 +83,6 @@ def test_a_function_that_gives_something_else_is_told_of(wrong: Any) -> None:
         source.open(_opening(), None).poll(5)
 
 
-@pytest.mark.xfail(strict=True, reason="_GenerateReader does not look at the columns: they are wrong somewhere later")
 def test_a_function_that_gives_other_columns_is_told_of() -> None:
     source = hr.generate(lambda first, count: pa.record_batch([["x"] * count], names=["t"]), 10, schema=_NUMBERS)
     with pytest.raises(FlowError, match="t string"):
@@ -163,7 +162,6 @@ def test_a_rate_is_above_zero(per_second: float) -> None:
         hr.rate(per_second)
 
 
-@pytest.mark.xfail(strict=True, reason="hr.rate(inf) is taken, and raises OverflowError in the worker")
 def test_a_rate_is_finite() -> None:
     with pytest.raises(FlowError, match="rate"):
         hr.rate(float("inf"))
@@ -214,9 +212,6 @@ def test_files_are_read_on_from_any_position(folder: Path, most: int) -> None:
         )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the position of the end is [last file, 0]: who opens there reads the last file again"
-)
 def test_nothing_comes_after_the_end(tmp_path: Path) -> None:
     _write(tmp_path / "a.parquet", range(4))
     source = hr.parquet_files(str(tmp_path))
@@ -249,9 +244,6 @@ def test_no_files_are_told_of(folder: Path, path: str) -> None:
         hr.parquet_files(str(folder.parent / path))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a position has the last part of the path alone: files of one name in two folders are mixed up"
-)
 def test_files_of_one_name_in_two_folders(tmp_path: Path) -> None:
     for at, day in enumerate(("day=1", "day=2", "day=3")):
         _write(tmp_path / day / "part-0.parquet", range(at * 10, at * 10 + 10))
@@ -268,7 +260,6 @@ def test_columns_in_another_order_are_put_in_order(tmp_path: Path) -> None:
     assert _records(_read(hr.parquet_files(str(tmp_path)), _opening())) == [{"a": 1, "b": 2}, {"a": 10, "b": 20}]
 
 
-@pytest.mark.xfail(strict=True, reason="a ValueError or ArrowInvalid that does not name the file")
 @pytest.mark.parametrize("wrong", [pa.table({"b": [1]}), pa.table({"n": ["x"]}), None], ids=["name", "type", "torn"])
 def test_a_file_that_does_not_fit_is_named(tmp_path: Path, wrong: pa.Table | None) -> None:
     _write(tmp_path / "1.parquet", range(2))

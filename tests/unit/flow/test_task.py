@@ -404,9 +404,6 @@ def test_a_queue_without_a_number_of_producers_never_ends() -> None:
     assert not task.finished
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the channel of a queue outside is the number of the task alone: two sinks have the same"
-)
 def test_two_sinks_may_write_to_one_queue() -> None:
     flow = Flow("f")
     numbers = flow.source("s", hr.generate(_make, 4))

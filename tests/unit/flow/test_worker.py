@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 import headrace as hr
 from headrace.flow.builder import Flow
@@ -268,9 +267,6 @@ def test_a_pause_is_of_sources_alone() -> None:
     assert worker.inboxes([]) == ["f.in.k.0"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Worker.inboxes knows no pause: a queue from outside is read on, and a drain need not end"
-)
 def test_a_pause_is_of_queues_from_outside_too() -> None:
     flow = Flow("f")
     flow.sink("out", flow.source("s", hr.queue("in", _NUMBERS)), hr.callback(_ignored))
