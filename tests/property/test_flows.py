@@ -160,14 +160,6 @@ def test_a_planted_mistake_is_found_and_made_small(plant: str) -> None:
     assert f"seed {small.setup.seed}, {small.setup.workers} workers, faults: {small.setup.faults[0]}" in small.story()
 
 
-def test_a_planted_mistake_is_made_small_in_a_shorter_flow_too() -> None:
-    simulation = Simulation(_rebalanced(16))
-    with planted("forget-routing"):
-        failure = simulation.run(simulation.setup(45))
-        assert failure is not None
-        assert len(simulation.shrink(failure).setup.faults) <= 2
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_fault_alone_is_not_visible(kind: str) -> None:
     simulation = _simulation()

@@ -183,7 +183,7 @@ def test_an_empty_array_that_begins_past_its_values_is_refused() -> None:
     ):
         at = content.rindex(good)
         content = content[:at] + bad + content[at + len(bad) :]
-    header = content[:40] + struct.pack("<I", zlib.crc32(content[frames.HEADER_BYTES :]))
+    header = content[:40] + struct.pack("<I", zlib.crc32(content[frames.HEADER_BYTES :])) + content[44:52]
     with pytest.raises(FrameDamaged, match="begins past its values"):
         frames.decode(header + struct.pack("<I", zlib.crc32(header)) + content[frames.HEADER_BYTES :])
 

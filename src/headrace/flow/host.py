@@ -29,6 +29,7 @@ from headrace.flow.effects import (
 )
 from headrace.flow.graph import Graph
 from headrace.flow.io import Opening, SinkWriter, SplitReader
+from headrace.flow.losses import Loss
 from headrace.flow.manifests import FlowStore
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd
@@ -66,6 +67,7 @@ class WorkerSetup:
     pace: Pace = field(default_factory=Pace)
     room_bytes: int = ROOM_BYTES
     batch_records: int = BATCH_RECORDS
+    losses: tuple[Loss, ...] = ()
 
 
 def run_worker(setup: WorkerSetup) -> None:
@@ -101,7 +103,7 @@ class Host:
         self._flow = setup.graph.name
         self._plan = make_plan(setup.graph)
         self._store = FlowStore(setup.location, self._flow)
-        self._worker = Worker(self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace)
+        self._worker = Worker(self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace, setup.losses)
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
         self._sources: dict[str, SplitReader] = {}
         self._asleep: dict[str, float] = {}
@@ -228,12 +230,18 @@ class Host:
     def _save(self, save: Save) -> None:
         task = save.snapshot.task
         cuts = {node: writer.cut() for (name, node), writer in self._sinks.items() if name == task}
-        self._saves.append((save, self._saver.submit(self._commit, save, cuts)))
+        # After all that it took and sent was stamped.
+        moment = time.monotonic_ns()
+        self._saves.append((save, self._saver.submit(self._commit, save, moment, cuts)))
 
-    def _commit(self, save: Save, cuts: Mapping[str, Callable[[], Any]]) -> None:
+    def _commit(self, save: Save, moment: int, cuts: Mapping[str, Callable[[], Any]]) -> None:
         """First what the commit will say is there, then the commit."""
         self._writer.sync(save.queues)
-        self._store.commit(save.snapshot, {node: cut() for node, cut in cuts.items()})
+        incarnation = self._setup.queues.incarnation()
+        if cuts and incarnation:
+            self._store.note_moment(save.snapshot.task, moment, incarnation)
+        sinks = {node: cut() for node, cut in cuts.items()}
+        self._store.commit(save.snapshot, sinks, moment, incarnation)
 
     def _look_at_saves(self) -> None:
         done = [pair for pair in self._saves if pair[1].done()]

@@ -75,8 +75,9 @@ class Job:
                     end.check()
         self._pace, self._room_bytes, self._batch_records = pace or Pace(), room_bytes, batch_records
         store = FlowStore(location, graph.name)
-        run, self._began_us = store.begin_run(self._plan)
+        store.check(self._plan)
         queues.create([*self._plan.queues, control_queue(graph.name), report_queue(graph.name)])
+        run, self._began_us, self._losses = store.begin_run(self._plan, queues)
         self._writer = queues.writer()
         reports = report_queue(graph.name)
         self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
@@ -191,6 +192,7 @@ class Job:
             self._pace,
             self._room_bytes,
             self._batch_records,
+            self._losses,
         )
 
     def _finish(self, finish: Finish) -> None:

@@ -4,6 +4,7 @@
     NAME/runs/000003                      the third start of its driver
     NAME/tasks/TASK/EPOCH-VERSION.manifest   a commit of a task: small values, and the files it names
     NAME/tasks/TASK/files/…               state of its stages
+    NAME/tasks/TASK/moment                when its sinks last showed something, see `losses`
 
 The newest commit is that of the highest (epoch, version): an older copy of a worker that does not know that it was
 replaced writes commits that nobody reads.
@@ -20,7 +21,9 @@ from typing import Any, Final
 
 from headrace.errors import FlowError, StateDamaged, StateMismatch
 from headrace.flow.effects import Snapshot
+from headrace.flow.losses import Loss, loss_of
 from headrace.flow.plan import Plan
+from headrace.queues.protocol import Queues
 from headrace.state.places import Place, place_of
 from headrace.state.sealed import seal, seal_record, unseal, unseal_record
 
@@ -37,6 +40,8 @@ class Restored:
     version: int
     values: Mapping[str, Any]
     sinks: Mapping[str, Any]
+    moment: int
+    incarnation: str
     read: Callable[[str], bytes]
 
 
@@ -50,19 +55,38 @@ class FlowStore:
 
     # --------------------------------------------------------------------- runs
 
-    def begin_run(self, plan: Plan) -> tuple[int, int]:
-        """The number of this start of the flow, and when it first began, in microseconds.
-
-        Raises FlowError where the state is that of a flow laid out otherwise.
-        """
+    def check(self, plan: Plan) -> int:
+        """When the flow first began, in microseconds. Raises FlowError where its state is of one laid out otherwise."""
         self._place.check()
-        began_us = self._check_layout(plan)
+        return self._check_layout(plan)
+
+    def begin_run(self, plan: Plan, queues: Queues) -> tuple[int, int, tuple[Loss, ...]]:
+        """The number of this start of the flow, when it first began, and what was lost in power cuts."""
+        began_us = self.check(plan)
         taken = [int(name) for name in self._place.files(f"{self.flow}/runs") if name.isdigit()]
         run, owner = max(taken, default=0) + 1, uuid.uuid4().hex
-        self._place.write(f"{self.flow}/runs/{run:06d}", seal_record({"owner": owner}))
+        losses = self._losses(plan, queues, run - 1)
+        record = {"owner": owner, "incarnation": queues.incarnation(), "losses": [loss.as_json() for loss in losses]}
+        self._place.write(f"{self.flow}/runs/{run:06d}", seal_record(record))
         if unseal_record(self._place.read(f"{self.flow}/runs/{run:06d}"), "")["owner"] != owner:
             raise FlowError(f"flow {self.flow} is being started by somebody else at this very moment")
-        return run, began_us
+        return run, began_us, losses
+
+    def _losses(self, plan: Plan, queues: Queues, last: int) -> tuple[Loss, ...]:
+        """Those that the last run knew of, and one more if the queues have gone down since it began."""
+        if not last:
+            return ()
+        found = json.loads(self._unsealed(f"{self.flow}/runs/{last:06d}"))
+        known = tuple(Loss(**loss) for loss in found["losses"])
+        if found["incarnation"] == queues.incarnation():
+            return known
+        commits = {task: commit for task in plan.tasks if (commit := self.restore(task)) is not None}
+        moments = {task: self._moment(task, found["incarnation"]) for task in plan.tasks}
+        ends = {task.inbox: queues.bounds(task.inbox)[1] for task in plan.tasks.values() if task.inbox is not None}
+        # What is before the commit of a reader will not be read again.
+        passed = {plan.tasks[task].inbox: commit.values["position"] for task, commit in commits.items()}
+        still = tuple(loss for loss in known if any(end > passed.get(queue, 0) for queue, end in loss.ends.items()))
+        return (*still, loss_of(plan, known, ends, moments))
 
     def _check_layout(self, plan: Plan) -> int:
         name = f"{self.flow}/flow"
@@ -85,8 +109,8 @@ class FlowStore:
 
     # ------------------------------------------------------------------ commits
 
-    def commit(self, snapshot: Snapshot, sinks: Mapping[str, Any]) -> None:
-        """New files, then the manifest."""
+    def commit(self, snapshot: Snapshot, sinks: Mapping[str, Any], moment: int = 0, incarnation: str = "") -> None:
+        """New files, then the manifest. `moment` is that of the snapshot, by the clock of the queues."""
         folder = self._folder(snapshot.task)
         for name, content in snapshot.new_files.items():
             self._place.write(f"{folder}/files/{name}", seal(content))
@@ -95,10 +119,26 @@ class FlowStore:
             "values": snapshot.values,
             "sinks": sinks,
             "files": snapshot.files,
+            "moment": moment,
+            "incarnation": incarnation,
         }
         self._place.write(f"{folder}/{_manifest(snapshot.epoch, snapshot.version)}", seal_record(record))
         if snapshot.version % _COLLECT_EVERY == 0:
             self._collect(folder)
+
+    def note_moment(self, task: str, moment: int, incarnation: str) -> None:
+        """All that this task depends on by this moment is safe: its sinks may show what came of it."""
+        self._place.write(f"{self._folder(task)}/moment", seal_record({"moment": moment, "incarnation": incarnation}))
+
+    def _moment(self, task: str, incarnation: str) -> int:
+        """The last one of a task, noted or committed; -1 if there was none in this incarnation."""
+        found: list[dict[str, Any]] = [{"moment": -1, "incarnation": incarnation}]
+        if "moment" in self._place.files(self._folder(task)):
+            found.append(json.loads(self._unsealed(f"{self._folder(task)}/moment")))
+        commit = self.restore(task)
+        if commit is not None:
+            found.append({"moment": commit.moment, "incarnation": commit.incarnation})
+        return max(int(each["moment"]) for each in found if each["incarnation"] == incarnation)
 
     def restore(self, task: str) -> Restored | None:
         """The newest commit of a task that is whole; None if there is none. Raises StateDamaged if all are damaged."""
@@ -118,7 +158,8 @@ class FlowStore:
         record = json.loads(self._unsealed(f"{folder}/{name}"))
         contents = {file: self._unsealed(f"{folder}/files/{file}") for file in record["files"]}
         version = int(name.removesuffix(".manifest").partition("-")[2])
-        return Restored(version, record["values"], record["sinks"], contents.__getitem__)
+        moment, incarnation = record["moment"], record["incarnation"]
+        return Restored(version, record["values"], record["sinks"], moment, incarnation, contents.__getitem__)
 
     def _unsealed(self, name: str) -> bytes:
         return unseal(self._place.read(name), self._place.path_of(name))

@@ -113,7 +113,19 @@ class Plan:
     def inbox(self, vertex: str, index: int) -> str:
         return f"{self.graph.name}.in.{vertex}.{index}"
 
-    def orders_before(self, task: TaskPlan) -> list[str]:
+    def synced_with(self, task: TaskPlan) -> list[str]:
+        """The queues that a commit of a task makes safe first: its own, and those whose order it depends on."""
+        own = [task.inbox] if task.inbox is not None else []
+        outputs = [
+            self.inbox(edge.consumer, consumer)
+            for edge in self.edges_from(task.vertex)
+            for consumer in edge.route.reaches(edge.place(task.index))
+        ]
+        sinks = [self.graph.node(name).sink for name in task.vertex.nodes]
+        ends = [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
+        return list(dict.fromkeys([*own, *outputs, *ends, *self._orders_before(task)]))
+
+    def _orders_before(self, task: TaskPlan) -> list[str]:
         """The inboxes, of the task and of all before it, in which the order of several senders was decided.
 
         What the task has done depends on these orders, and they must outlast it.

@@ -16,6 +16,7 @@ from headrace.errors import FlowError, QueueDamaged
 from headrace.flow.effects import Append, Deliver, Effect, Snapshot
 from headrace.flow.graph import Node
 from headrace.flow.io import Feed
+from headrace.flow.losses import Loss
 from headrace.flow.operators import MAIN, Operator, Outputs, Shape
 from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.flow.queue_ends import QueueEnd, outside
@@ -32,8 +33,9 @@ _MOST_FILES: Final = 20
 class Task:
     """One task of a plan at work."""
 
-    def __init__(self, plan: Plan, task: TaskPlan):
+    def __init__(self, plan: Plan, task: TaskPlan, losses: Sequence[Loss] = ()):
         self.plan = task
+        self._losses = losses
         self.is_paused = False
         self.dirty = False
         """Has anything happened since the last snapshot?"""
@@ -70,12 +72,6 @@ class Task:
     def is_source(self) -> bool:
         return self.plan.inbox is None
 
-    @property
-    def output_queues(self) -> list[str]:
-        sinks = [self._graph.node(name).sink for name in self.plan.vertex.nodes]
-        ends = [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
-        return list(dict.fromkeys([*self._inboxes.values(), *ends]))
-
     # -------------------------------------------------------------------- take
 
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
@@ -83,7 +79,7 @@ class Task:
         run: list[pa.RecordBatch] = []
         rows = 0
         for entry in entries:
-            frame = self._new_part(frames.decode(entry.frame))
+            frame = self._new_part(frames.decode(entry.frame), entry.next)
             self.position = entry.next
             if frame is None:
                 continue
@@ -123,8 +119,11 @@ class Task:
                 self._finish()
         return self._taken()
 
-    def _new_part(self, frame: Frame) -> Frame | None:
+    def _new_part(self, frame: Frame, position: int) -> Frame | None:
         """What of a frame has not come before. Raises QueueDamaged where something is missing before it."""
+        queue = str(self.plan.inbox)
+        if not all(loss.counts(queue, position, frame.stamp) for loss in self._losses):
+            return None
         expected = self.next.get(frame.channel)
         if expected is None:
             if self.plan.channels:

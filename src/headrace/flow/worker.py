@@ -5,7 +5,7 @@ Tasks commit on their own: each is a function of its inbox, so no two of them ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from headrace.flow.effects import (
     Ticked,
     Told,
 )
+from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
 from headrace.flow.task import Task
 
@@ -40,11 +41,13 @@ class Pace:
 class Worker:
     """`epoch` rises with every start of this worker: what an older one still says or writes does not count."""
 
-    def __init__(self, plan: Plan, number: int, epoch: int, tasks: Collection[str], pace: Pace):
-        self._plan = plan
+    def __init__(
+        self, plan: Plan, number: int, epoch: int, tasks: Collection[str], pace: Pace, losses: Sequence[Loss] = ()
+    ):
+        self._synced = {name: tuple(plan.synced_with(plan.tasks[name])) for name in tasks}
         self.number = number
         self.epoch = epoch
-        self.tasks = {name: Task(plan, plan.tasks[name]) for name in tasks}
+        self.tasks = {name: Task(plan, plan.tasks[name], losses) for name in tasks}
         self._by_inbox = {task.plan.inbox: task for task in self.tasks.values() if task.plan.inbox is not None}
         self.blocking = sorted({queue for task in self.tasks.values() for queue in task.plan.blocking})
         """The queues whose room is of interest."""
@@ -126,9 +129,7 @@ class Worker:
         self._saved_at[name] = self._now
         snapshot = task.snapshot(self.epoch, version)
         self._positions[name].append(task.position)
-        inputs = [task.plan.inbox] if task.plan.inbox is not None else []
-        queues = dict.fromkeys([*inputs, *task.output_queues, *self._plan.orders_before(task.plan)])
-        return Save(snapshot, tuple(queues))
+        return Save(snapshot, self._synced[name])
 
     def _saved(self, saved: Saved) -> list[Effect]:
         del self._saving[saved.task]

@@ -8,7 +8,7 @@ slices off what it has had.
 On the wire, little-endian, the lengths and both checksums covered by the first one:
 
     magic "HRF1" | kind | 3 zero bytes | channel u32 | count u32 | first u64 | progress i64
-    | schema length u32 | body length u32 | crc32 of schema and body | crc32 of the header so far
+    | schema length u32 | body length u32 | crc32 of schema and body | stamp i64 | crc32 of the header so far
 
 then the schema and the body: for a data frame both as Arrow IPC messages, for a control frame JSON and no schema.
 """
@@ -28,7 +28,9 @@ import pyarrow as pa
 from headrace.errors import FrameDamaged
 
 _MAGIC: Final = b"HRF1"
-_HEADER: Final = struct.Struct("<4sB3xIIQqIII")
+_HEADER: Final = struct.Struct("<4sB3xIIQqIIIq")
+_STAMP: Final = struct.Struct("<q")
+_STAMP_AT: Final = _HEADER.size - _STAMP.size
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _HEADER.size + _CRC.size
 MOST_BYTES: Final = 64 << 20
@@ -48,7 +50,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """`count` numbers from `first` on are taken. `progress` is a tick below which nothing more comes on the channel."""
+    """`count` numbers from `first` on are taken. `progress` is a tick below which nothing more comes on the channel.
+
+    `stamp` is when a queue took it, by a clock of the queue's; 0 where it has none.
+    """
 
     kind: Kind
     channel: int
@@ -57,6 +62,7 @@ class Frame:
     batch: pa.RecordBatch | None = None
     message: dict[str, Any] | None = None
     progress: int = NO_PROGRESS
+    stamp: int = 0
 
     @property
     def end(self) -> int:
@@ -101,10 +107,17 @@ def encode(frame: Frame) -> bytes:
     if size > MOST_BYTES or frame.count > MOST_RECORDS:
         raise ValueError(f"a frame of {frame.count} records and {size} bytes is too large: cut it")
     crc = zlib.crc32(body, zlib.crc32(schema))
+    lengths = len(schema), len(body)
     header = _HEADER.pack(
-        _MAGIC, frame.kind, frame.channel, frame.count, frame.first, frame.progress, len(schema), len(body), crc
+        _MAGIC, frame.kind, frame.channel, frame.count, frame.first, frame.progress, *lengths, crc, frame.stamp
     )
     return b"".join((header, _CRC.pack(zlib.crc32(header)), schema, body))
+
+
+def stamped(content: bytes, stamp: int) -> bytes:
+    """The same frame with another stamp."""
+    header = content[:_STAMP_AT] + _STAMP.pack(stamp)
+    return b"".join((header, _CRC.pack(zlib.crc32(header)), memoryview(content)[HEADER_BYTES:]))
 
 
 def size_of(header: bytes | memoryview) -> int:
@@ -127,7 +140,7 @@ def decode(content: bytes | memoryview) -> Frame:
     """The inverse of `encode`. Raises FrameDamaged for anything else, whoever made it: nothing in it is trusted."""
     if size_of(content) != len(content):
         raise FrameDamaged("its length is not the one in its header")
-    _, kind, channel, count, first, progress, schema_length, _, crc = _HEADER.unpack_from(content)
+    _, kind, channel, count, first, progress, schema_length, _, crc, stamp = _HEADER.unpack_from(content)
     rest = memoryview(content)[HEADER_BYTES:]
     if zlib.crc32(rest) != crc:
         raise FrameDamaged("its checksum is wrong")
@@ -143,7 +156,7 @@ def decode(content: bytes | memoryview) -> Frame:
         raise FrameDamaged(f"there is no such kind of frame ({kind}, {len(rest)} bytes)")
     if kind != Kind.DATA and count != (kind != Kind.HEARTBEAT):
         raise FrameDamaged(f"a frame of its kind does not take {count} numbers")
-    return Frame(Kind(kind), channel, first, count, batch, message, progress)
+    return Frame(Kind(kind), channel, first, count, batch, message, progress, stamp)
 
 
 def _batch(schema: bytes, body: memoryview, count: int) -> pa.RecordBatch:

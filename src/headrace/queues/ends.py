@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.errors import FrameDamaged, QueueDamaged
-from headrace.model.frames import HEADER_BYTES, size_of
+from headrace.model.frames import HEADER_BYTES, size_of, stamped
 from headrace.queues.protocol import Entry
 from headrace.queues.segments import QueueFiles, checked_size, refused, sync_folder
 
@@ -39,12 +39,13 @@ class AppendEnd:
         for frame in frames:
             if size_of(frame) != len(frame):
                 raise FrameDamaged("its length is not the one in its header")
-        content = frames[0] if len(frames) == 1 else b"".join(frames)
         files = self.files
         try:
             files.lock()
             try:
-                self._append(content)
+                # Under the lock: what is stamped earlier is there earlier.
+                now = time.monotonic_ns()
+                self._append(b"".join([stamped(frame, now) for frame in frames]))
             finally:
                 files.unlock()
         except OSError as error:

@@ -29,6 +29,7 @@ from headrace.queues.ends import AppendEnd, Cursor, ReadEnd
 from headrace.queues.protocol import Entry, Queues, Reader, Writer
 from headrace.queues.recovery import recover
 from headrace.queues.segments import QueueFiles, refused, sync_folder
+from headrace.queues.tail import boot_id
 from headrace.queues.watch import PollingWatch, watch_files_in
 
 Fsync = Literal["always", "interval", "never"]
@@ -83,6 +84,9 @@ class LogQueues(Queues):
 
     def reader(self, name: str, positions: Mapping[str, int]) -> LogReader:
         return LogReader(self, name, positions)
+
+    def incarnation(self) -> str:
+        return f"{boot_id():x}"
 
     def bounds(self, queue: str) -> tuple[int, int]:
         with self.files(queue) as files:

@@ -102,6 +102,13 @@ class Queues(ABC):
         Raises QueueDamaged, when polled, where a position is before the start or past the end of its queue.
         """
 
+    def incarnation(self) -> str:
+        """Another one when frames that were not synced may have been lost since.
+
+        Where it can be: such queues stamp frames, as they take them, with `time.monotonic_ns` of the machine.
+        """
+        return ""
+
     @abstractmethod
     def bounds(self, queue: str) -> tuple[int, int]:
         """The positions of the first frame that is still there, and after the last one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,9 @@ from typing import Any
 
 from headrace.errors import QueueDamaged
 from headrace.flow.effects import Snapshot
+from headrace.flow.losses import Loss, loss_of
+from headrace.flow.plan import Plan
+from headrace.model.frames import stamped
 from headrace.queues.protocol import Entry
 
 
@@ -39,16 +43,26 @@ class Disk:
         self.queues: dict[str, SimQueue] = {}
         self.files: dict[str, bytes] = {}
         self.manifests: dict[str, dict[tuple[int, int], str]] = {}
+        self.moments: dict[str, tuple[int, int]] = {}
         self.run = 0
+        self.incarnation = 0
+        self._known = 0
+        self._losses: tuple[Loss, ...] = ()
 
     def queue(self, name: str) -> SimQueue:
         return self.queues.setdefault(name, SimQueue(name))
 
-    def write_manifest(self, snapshot: Snapshot) -> None:
+    def write_manifest(self, snapshot: Snapshot, moment_s: float) -> None:
         missing = [name for name in snapshot.files if name not in self.files]
         assert not missing, f"a manifest names files that were not written: {missing}"
         versions = self.manifests.setdefault(snapshot.task, {})
         versions[snapshot.epoch, snapshot.version] = json.dumps(snapshot.values)
+        self.note_moment(snapshot.task, moment_s)
+
+    def note_moment(self, task: str, moment_s: float) -> None:
+        moment, known = self.moments.get(task, (-1, -1))
+        now = nanoseconds(moment_s)
+        self.moments[task] = (max(moment, now) if known == self.incarnation else now, self.incarnation)
 
     def newest(self, task: str) -> tuple[int, Mapping[str, Any]] | None:
         versions = self.manifests.get(task)
@@ -57,9 +71,23 @@ class Disk:
         epoch, version = max(versions)
         return version, json.loads(versions[epoch, version])
 
-    def lose_power(self) -> None:
+    def begin_run(self, plan: Plan) -> tuple[Loss, ...]:
+        """As `FlowStore.begin_run`."""
+        self.run += 1
+        if self.incarnation != self._known:
+            moments = {task: moment for task, (moment, known) in self.moments.items() if known == self._known}
+            ends = {queue.name: len(queue.frames) for queue in self.queues.values()}
+            self._losses = (*self._losses, loss_of(plan, self._losses, ends, moments))
+            self._known = self.incarnation
+        return self._losses
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Of what was not synced, some may be there all the same."""
+        self.incarnation += 1
         for queue in self.queues.values():
-            del queue.frames[queue.synced :]
+            kept = queue.synced + rng.choice((0, 0, 1, 3, 100))
+            del queue.frames[kept:]
+            queue.synced = len(queue.frames)
 
 
 @dataclass
@@ -71,7 +99,11 @@ class Outbox:
     def append(self, queue: str, frames: list[bytes]) -> None:
         self.waiting.setdefault(queue, deque()).extend(frames)
 
-    def deliver(self, queue: SimQueue, most: int | None = None) -> None:
+    def deliver(self, queue: SimQueue, now_s: float, most: int | None = None) -> None:
         waiting = self.waiting.get(queue.name, deque())
         for _ in range(len(waiting) if most is None else min(most, len(waiting))):
-            queue.frames.append(waiting.popleft())
+            queue.frames.append(stamped(waiting.popleft(), nanoseconds(now_s)))
+
+
+def nanoseconds(now_s: float) -> int:
+    return round(now_s * 1e9)

@@ -57,12 +57,11 @@ class Process:
         # Each process has chances of its own, so that a fault less does not change all that others do.
         self._rng = random.Random(f"{world.setup.seed} {start.worker} {start.epoch}")
         self._slow = self._rng.choice((0.002, 0.01, 0.05))
-        self._remote = self._rng.random() < 0.5
 
     def begin(self) -> None:
         """Restore, and go."""
         disk = self.world.disk
-        self.worker = Worker(self.world.plan, self.number, self.epoch, self._tasks, PACE)
+        self.worker = Worker(self.world.plan, self.number, self.epoch, self._tasks, PACE, self.world.losses)
         for each in self._tasks:
             found = disk.newest(each)
             if found is not None:
@@ -88,7 +87,7 @@ class Process:
                 self.world.on_its_way(rng.uniform(0, 3), lambda q=queue, m=most, o=outbox: self._straggle(q, m, o))  # type: ignore[misc]
 
     def _straggle(self, queue: str, most: int, outbox: Outbox) -> None:
-        outbox.deliver(self.world.disk.queue(queue), most)
+        outbox.deliver(self.world.disk.queue(queue), self.world.now, most)
 
     def hear(self, message: Mapping[str, Any], at: float) -> None:
         self._heard.append((max(at, self._heard[-1][0] if self._heard else 0.0), message))
@@ -151,11 +150,11 @@ class Process:
         world = self.world
         if isinstance(effect, Append):
             self._outbox.append(effect.queue, effect.frames)
-            if self._remote:
+            if world.is_remote:
                 queue = effect.queue
-                self._later(lambda: self._outbox.deliver(world.disk.queue(queue), self._rng.randint(1, 3)))
+                self._later(lambda: self._outbox.deliver(world.disk.queue(queue), world.now, self._rng.randint(1, 3)))
             else:
-                self._outbox.deliver(world.disk.queue(effect.queue))
+                self._outbox.deliver(world.disk.queue(effect.queue), world.now)
         elif isinstance(effect, Deliver):
             self._deliveries.append(effect)
         elif isinstance(effect, Save):
@@ -177,15 +176,16 @@ class Process:
         task = save.snapshot.task
         cut = [delivery for delivery in self._deliveries if delivery.task == task]
         self._deliveries = [delivery for delivery in self._deliveries if delivery.task != task]
-        disk = self.world.disk
+        disk, moment_s = self.world.disk, self.world.now
         steps: list[tuple[str, Callable[[], Any]]] = [
             *((f"syncs {queue}", lambda q=queue: self._sync(q)) for queue in save.queues),
+            *([(f"notes {task}", lambda: disk.note_moment(task, moment_s))] if cut else []),
             *((f"publishes {task}", lambda d=delivery: self.world.received.take(d)) for delivery in cut),
             *(
                 (f"writes {name}", lambda n=name, c=content: disk.files.__setitem__(n, c))
                 for name, content in save.snapshot.new_files.items()
             ),
-            (f"commits {task} {save.snapshot.version}", lambda: disk.write_manifest(save.snapshot)),
+            (f"commits {task} {save.snapshot.version}", lambda: disk.write_manifest(save.snapshot, moment_s)),
             (f"saved {task}", lambda: self._give(Saved(task, save.snapshot.version))),
         ]
         self._do(steps)
@@ -202,5 +202,5 @@ class Process:
 
     def _sync(self, name: str) -> None:
         queue = self.world.disk.queue(name)
-        self._outbox.deliver(queue)
+        self._outbox.deliver(queue, self.world.now)
         queue.synced = len(queue.frames)

@@ -24,6 +24,7 @@ from headrace.flow.effects import (
     Truncate,
 )
 from headrace.flow.graph import Graph
+from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan, make_plan
 from headrace.simulate.disk import Disk
 from headrace.simulate.faults import Fault
@@ -84,8 +85,11 @@ class World:
         self.now = 0.0
         self.done = 0
         """How many things workers have done."""
+        self.losses: tuple[Loss, ...] = ()
         self.trace: list[tuple[float, str, str]] = []
         self.rng = random.Random(f"world {setup.seed}")
+        self.is_remote = self.rng.random() < 0.5
+        """Queues in a cluster of their own, which appends reach later, and which does not lose power; else in files."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._faults = list(setup.faults)
@@ -140,7 +144,8 @@ class World:
             for each in [*self._processes.values(), *self._zombies]:
                 each.die(self.rng)
             if fault.kind == "power":
-                self.disk.lose_power()
+                if not self.is_remote:
+                    self.disk.lose_power(self.rng)
                 self._lines += 1
             self._processes, self._zombies, self._coordinator = {}, [], None
             self._generation += 1
@@ -180,7 +185,7 @@ class World:
     def _start_driver(self) -> None:
         if self._over:
             return
-        self.disk.run += 1
+        self.losses = self.disk.begin_run(self.plan)
         self.note("driver", f"starts run {self.disk.run}")
         self._coordinator = Coordinator(self.plan, self.setup.workers, self.disk.run * _EPOCHS_A_RUN)
         self._act(self._coordinator.start(self.now))

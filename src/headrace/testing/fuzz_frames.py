@@ -32,7 +32,7 @@ import pyarrow as pa
 from headrace.errors import FrameDamaged
 from headrace.model import frames
 
-_HEADER: Final = struct.Struct("<4sB3xIIQqIII")
+_HEADER: Final = struct.Struct("<4sB3xIIQqIIIq")
 _INTERESTING: Final = (0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 _CHUNK: Final = 50_000
 _MOST_ALLOCATED: Final = 64 << 20
@@ -147,7 +147,7 @@ def changed(rng: random.Random, content: bytes) -> bytes:
 def hostile(rng: random.Random) -> bytes:
     """A changed frame whose header, lengths and checksums are right."""
     content = rng.choice(sample_frames())
-    magic, kind, channel, count, first, progress, schema_length, _, _ = _HEADER.unpack_from(content)
+    magic, kind, channel, count, first, progress, schema_length, _, _, stamp = _HEADER.unpack_from(content)
     rest = content[frames.HEADER_BYTES :]
     schema, body = rest[:schema_length], rest[schema_length:]
     which = rng.randrange(10)
@@ -159,7 +159,7 @@ def hostile(rng: random.Random) -> bytes:
         count = rng.choice((0, 1, 2, 3, 4, count + 1, 1 << 24, 0xFFFFFFFF))
         kind = rng.randrange(5)
     crc = zlib.crc32(body, zlib.crc32(schema))
-    header = _HEADER.pack(magic, kind, channel, count, first, progress, len(schema), len(body), crc)
+    header = _HEADER.pack(magic, kind, channel, count, first, progress, len(schema), len(body), crc, stamp)
     return header + struct.pack("<I", zlib.crc32(header)) + schema + body
 
 

@@ -17,6 +17,7 @@ from headrace.flow.manifests import FlowStore
 from headrace.flow.plan import Plan, make_plan
 from headrace.flow.task import Task
 from headrace.model import frames
+from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Entry
 from headrace.state.sealed import seal_record, unseal_record
 
@@ -78,6 +79,15 @@ def _damage(path: Path, how: str = "flip") -> None:
 
 
 # --------------------------------------------------------------------- commits
+
+
+def _begun(store: FlowStore, plan: Plan) -> tuple[int, int]:
+    store.check(plan)
+    queues = LogQueues(f"{store.location}-queues")
+    queues.create(plan.queues)
+    run, began_us, losses = store.begin_run(plan, queues)
+    assert losses == ()
+    return run, began_us
 
 
 def test_nothing_is_restored_where_nothing_was_committed(store: FlowStore) -> None:
@@ -211,10 +221,10 @@ def test_a_damaged_commit_does_not_stop_the_collection(store: FlowStore, tmp_pat
 
 
 def test_runs_are_numbered_and_the_beginning_is_kept(store: FlowStore) -> None:
-    first, began_us = store.begin_run(_plan())
+    first, began_us = _begun(store, _plan())
     assert first == 1
     assert began_us > 1_700_000_000_000_000
-    assert [store.begin_run(_plan()) for _ in range(2)] == [(2, began_us), (3, began_us)]
+    assert [_begun(store, _plan()) for _ in range(2)] == [(2, began_us), (3, began_us)]
 
 
 @pytest.mark.parametrize(
@@ -227,13 +237,13 @@ def test_runs_are_numbered_and_the_beginning_is_kept(store: FlowStore) -> None:
     ids=["parallelism", "route", "name"],
 )
 def test_state_of_another_layout_is_refused(store: FlowStore, tmp_path: Path, plan: Plan, message: str) -> None:
-    store.begin_run(_plan())
+    _begun(store, _plan())
     with pytest.raises(
         FlowError,
         match=f"flow f at {tmp_path} was laid out otherwise: {message}; draw it as it was, or give it another name",
     ):
-        store.begin_run(plan)
-    assert store.begin_run(_plan())[0] == 2
+        _begun(store, plan)
+    assert _begun(store, _plan())[0] == 2
 
 
 def test_state_of_another_order_of_stages_is_refused(store: FlowStore) -> None:
@@ -244,29 +254,29 @@ def test_state_of_another_order_of_stages_is_refused(store: FlowStore) -> None:
             flow.sink(name, numbers, hr.callback(_ignored), route=hr.rebalance())
         return make_plan(flow.graph())
 
-    store.begin_run(drawn("ab"))
+    _begun(store, drawn("ab"))
     with pytest.raises(FlowError, match="the order of drawing was s -> a, s -> b, and is s -> b, s -> a"):
-        store.begin_run(drawn("ba"))
+        _begun(store, drawn("ba"))
 
 
 def test_a_newer_format_is_refused(store: FlowStore, tmp_path: Path) -> None:
-    store.begin_run(_plan())
+    _begun(store, _plan())
     path = tmp_path / "f" / "flow"
     path.write_bytes(seal_record({**unseal_record(path.read_bytes(), ""), "format": 99}))
     with pytest.raises(StateMismatch, match="has format 99, and this Headrace knows formats up to 1; upgrade Headrace"):
-        store.begin_run(_plan())
+        _begun(store, _plan())
 
 
 def test_a_damaged_description_is_named(store: FlowStore, tmp_path: Path) -> None:
-    store.begin_run(_plan())
+    _begun(store, _plan())
     _damage(tmp_path / "f" / "flow")
     with pytest.raises(StateDamaged, match="f/flow"):
-        store.begin_run(_plan())
+        _begun(store, _plan())
 
 
 def test_forgotten_it_begins_anew(store: FlowStore) -> None:
-    store.begin_run(_plan())
+    _begun(store, _plan())
     store.commit(_snapshot(1, 1), {})
     store.forget()
     assert store.restore("k.0") is None
-    assert store.begin_run(_plan(parallelism=2))[0] == 1
+    assert _begun(store, _plan(parallelism=2))[0] == 1

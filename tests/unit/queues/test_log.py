@@ -288,7 +288,7 @@ def test_after_a_restart_missing_synced_bytes_are_damage(queues: LogQueues, monk
 
 def test_after_a_restart_a_bad_synced_frame_is_damage(queues: LogQueues, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(queues, QUEUE, 5)
-    flip(segments(queues)[0], 70, 0)
+    flip(segments(queues)[0], 90, 0)
     pretend_restart(monkeypatch)
     with pytest.raises(QueueDamaged, match="checksum"):
         numbers(queues)
