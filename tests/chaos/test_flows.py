@@ -32,6 +32,7 @@ from headrace.testing.flows import (
     until,
     without_sevens,
 )
+from headrace.testing.fuzz_files import fuzz_manifests, fuzz_segments
 from headrace.testing.fuzz_frames import fuzz
 from headrace.testing.kafka import kafka_broker, new_kafka_queues  # noqa: F401
 from headrace.testing.spark import on_connect
@@ -149,6 +150,11 @@ def test_simulated_seeds_are_as_the_sequential_run(tmp_path: Path, first: int) -
 
 def test_millions_of_hostile_frames_do_no_harm() -> None:
     assert fuzz(SEED, 2_000_000, print) == 0
+
+
+def test_segments_and_manifests_that_have_gone_bad_are_not_believed() -> None:
+    assert fuzz_segments(SEED, 200_000) == 200_000
+    assert fuzz_manifests(SEED, 1_000_000) == 1_000_000
 
 
 def dawdle(batch: pa.RecordBatch, until_s: float) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import FrameDamaged
 from headrace.model import frames
+from headrace.testing.fuzz_files import fuzz_manifests, fuzz_segments
 from headrace.testing.fuzz_frames import changed, fuzz, hostile, sample_batches, sample_frames
 
 _LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -195,3 +196,8 @@ def test_hostile_frames_have_right_checksums() -> None:
         assert frames.size_of(content) == len(content)
         (crc,) = struct.unpack_from("<I", content, 40)
         assert crc == zlib.crc32(content[frames.HEADER_BYTES :])
+
+
+def test_segments_and_manifests_that_have_gone_bad_are_not_believed() -> None:
+    assert fuzz_segments(seed=1, count=500) == 500
+    assert fuzz_manifests(seed=1, count=5000) == 5000
