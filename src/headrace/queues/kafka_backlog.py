@@ -10,13 +10,16 @@ from headrace.errors import QueueError
 from headrace.queues.kafka_admin import KafkaAdmin
 
 _EVERY_S: Final = 0.1
+_SELDOM_S: Final = 0.5
+"""Where hardly anything waits: to ask is work for the broker, which others wait for."""
+_FEW: Final = 64
 _NEW_READERS_EVERY_S: Final = 1.0
 _UNASKED_S: Final = 5.0
 """After that nobody seems to want to know."""
 
 
 class BacklogWatch:
-    """In frames. The figures are up to about 0.2 s old; a reader of a new name counts after a second at most."""
+    """In frames, up to 0.2 s old (1 s where hardly anything waits); a reader of a new name counts within a second."""
 
     def __init__(self, admin: KafkaAdmin, prefix: str):
         self._admin = admin
@@ -41,11 +44,14 @@ class BacklogWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_EVERY_S) and time.monotonic() - self._asked_at < _UNASKED_S:
+        while not self._stopped.wait(self._pause_s()) and time.monotonic() - self._asked_at < _UNASKED_S:
             try:
                 self._behind.update(self._ask(list(self._behind)))
             except QueueError:
                 continue  # the last figures must do; who appends hears of a broker that is gone
+
+    def _pause_s(self) -> float:
+        return _EVERY_S if max(self._behind.values(), default=0) > _FEW else _SELDOM_S
 
     def _ask(self, topics: list[str]) -> dict[str, int]:
         if not self._groups or time.monotonic() - self._groups_at > _NEW_READERS_EVERY_S:

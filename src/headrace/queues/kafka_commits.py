@@ -8,15 +8,18 @@ from contextlib import suppress
 from typing import Any, Final
 
 _EVERY_S: Final = 0.1
+_SELDOM_S: Final = 0.5
+_FEW: Final = 64
 
 
 class Commits:
-    """The newest position of each queue, at most ten times a second, by a thread that sleeps when there is nothing."""
+    """The newest position of each queue, ten times a second or less, by a thread that sleeps when there is nothing."""
 
     def __init__(self, commit: Callable[[Mapping[str, int]], None], positions: Mapping[str, int]):
         self._commit = commit
         # A reader counts from where it begins.
         self._waiting = {queue: position for queue, position in positions.items() if position >= 0}
+        self._sent: dict[str, int] = {}
         self._lock = threading.Lock()
         self._some = threading.Event()
         self._stopped = threading.Event()
@@ -45,17 +48,20 @@ class Commits:
         while not self._stopped.is_set():
             self._some.wait()
             self._some.clear()
-            self._send()
-            self._stopped.wait(_EVERY_S)
+            self._stopped.wait(_EVERY_S if self._send() > _FEW else _SELDOM_S)
         self._send()
 
-    def _send(self) -> None:
+    def _send(self) -> int:
+        """How many frames were acknowledged since the last time, of the busiest queue."""
         with self._lock:
             positions, self._waiting = self._waiting, {}
+        moved = max((position - self._sent.get(queue, position) for queue, position in positions.items()), default=0)
+        self._sent.update(positions)
         if positions:
             # It is for backlogs only: what goes wrong is made good by the next one.
             with suppress(Exception):
                 self._commit(positions)
+        return moved
 
 
 def committed_of(partitions: list[Any], queue_of: Mapping[str, str]) -> dict[str, int]:
