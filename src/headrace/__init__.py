@@ -21,8 +21,9 @@ from headrace.errors import (
     StateMismatch,
 )
 from headrace.flow.kafka_ends import kafka, kafka_queues
-from headrace.flow.operators import Stage, side
+from headrace.flow.operators import Stage
 from headrace.flow.queue_ends import Receiver, Sender, queue
+from headrace.flow.record_stages import side
 from headrace.flow.routing import broadcast, custom, forward, key, rebalance, rescale, shuffle
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate, parquet_files, rate

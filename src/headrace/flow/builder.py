@@ -10,12 +10,14 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from headrace.errors import FlowError
+from headrace.flow.batch_stages import ForBatch
 from headrace.flow.checks import checked
 from headrace.flow.explain import explain
 from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.io import Sink, Source
 from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
-from headrace.flow.operators import MAIN, Behaviour, ForBatch, ForRecord, Identity, Keyed, OnError, Stage, listed
+from headrace.flow.operators import MAIN, STOP, Behaviour, Identity, OnError, Stage, listed
+from headrace.flow.record_stages import ForRecord, Keyed
 from headrace.flow.routing import Key, Route
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
@@ -227,7 +229,7 @@ def _behaviour(name: str, function: Any, each: str, on_error: OnError) -> Behavi
     if each not in ("batch", "record"):
         raise FlowError(f'stage {name}: each={each!r}; use "batch" or "record"')
     if isinstance(function, type) and issubclass(function, Stage):
-        if on_error != OnError():
+        if on_error != STOP:
             raise FlowError(f"stage {name}: on_error and retries are for functions; a class of hr.Stage catches itself")
         return ForBatch(function, on_error, is_class=True)
     if not callable(function):

@@ -184,10 +184,6 @@ class FlowStore:
     def _folder(self, task: str) -> str:
         return f"{self.flow}/tasks/{task}"
 
-    def forget(self) -> None:
-        """Delete everything of this flow."""
-        self._place.delete_folder(self.flow)
-
 
 def _manifest(epoch: int, version: int) -> str:
     return f"{epoch:012d}-{version:08d}.manifest"

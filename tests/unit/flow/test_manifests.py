@@ -272,11 +272,3 @@ def test_a_damaged_description_is_named(store: FlowStore, tmp_path: Path) -> Non
     _damage(tmp_path / "f" / "flow")
     with pytest.raises(StateDamaged, match="f/flow"):
         _begun(store, _plan())
-
-
-def test_forgotten_it_begins_anew(store: FlowStore) -> None:
-    _begun(store, _plan())
-    store.commit(_snapshot(1, 1), {})
-    store.forget()
-    assert store.restore("k.0") is None
-    assert _begun(store, _plan(parallelism=2))[0] == 1

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import FlowError, StageFailed
-from headrace.flow.operators import MAIN, Behaviour, ForBatch, ForRecord, Identity, Keyed, OnError, Operator, Shape
+from headrace.flow.batch_stages import ForBatch
+from headrace.flow.operators import MAIN, Behaviour, Identity, OnError, Operator, Shape
+from headrace.flow.record_stages import ForRecord, Keyed
 
 _NUMBERS = pa.schema([("n", pa.int64())])
 _KEYED = pa.schema([("k", pa.string()), ("n", pa.int64())])
