@@ -22,6 +22,7 @@ from headrace.flow.effects import (
 from headrace.flow.plan import Plan
 
 _PROBE_S: Final = 0.05
+_ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
 _MOST_RESTARTS: Final = 20
@@ -58,6 +59,7 @@ class Coordinator:
         self._epoch = first_epoch
         self._workers: dict[int, _Seen] = {}
         self._now = 0.0
+        self._told_at = 0.0
         self._restarts: list[float] = []
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
@@ -65,8 +67,10 @@ class Coordinator:
         self._over = False
 
     def start(self, now_s: float) -> list[CoordinatorEffect]:
-        self._now = now_s
-        return [self._start(worker) for worker in self.assignment]
+        self._now = self._told_at = now_s
+        # Workers of a driver that died may still be there, in slots that are wanted now.
+        others: list[CoordinatorEffect] = [Tell({"say": "leave", "before": self._epoch})]
+        return [*others, *(self._start(worker) for worker in self.assignment)]
 
     # ---------------------------------------------------------------------- on
 
@@ -125,6 +129,9 @@ class Coordinator:
                     effects += self._finished_if_left()
                 else:
                     effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
+        if now_s - self._told_at >= _ALIVE_S:
+            self._told_at = now_s
+            effects.append(Tell({"say": "alive"}))
         if self._asks() and now_s - self._probe.sent_at >= _PROBE_S:
             effects += self._ask()
         return effects

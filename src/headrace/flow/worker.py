@@ -26,6 +26,8 @@ from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
 from headrace.flow.task import Task
 
+_ALONE_S: Final = 120.0
+"""A worker that hears nothing of its coordinator for so long is an orphan, and leaves."""
 _KEPT: Final = 3
 """How many commits back a task can be started from."""
 
@@ -57,10 +59,10 @@ class Worker:
         self._positions: dict[str, list[int]] = {name: [] for name in tasks}
         self._saved_at = dict.fromkeys(tasks, 0.0)
         self._reported_at = 0.0
+        self._heard_at: float | None = None
         self._now = 0.0
         self._hurry = False
         self._paused = False
-        self._left = False
 
     def restore(self, task: str, version: int, values: Mapping[str, Any], read: Callable[[str], bytes]) -> None:
         """Before anything else: where a task goes on."""
@@ -113,6 +115,10 @@ class Worker:
     def _ticked(self, now_s: float) -> list[Effect]:
         self._now = now_s
         effects: list[Effect] = []
+        if self._heard_at is None:
+            self._heard_at = now_s
+        if now_s - self._heard_at > _ALONE_S:
+            return [Leave()]
         for name, task in self.tasks.items():
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
             if task.dirty and due and name not in self._saving:
@@ -139,7 +145,10 @@ class Worker:
 
     def _told(self, message: Mapping[str, Any]) -> list[Effect]:
         say = message["say"]
-        if message.get("epoch", self.epoch) != self.epoch:
+        if message.get("before", self.epoch + 1) <= self.epoch:
+            return []
+        self._heard_at = self._now
+        if say == "alive":
             return []
         if say == "pause":
             self._paused = True
@@ -150,7 +159,6 @@ class Worker:
             effects = [effect for task in self.tasks.values() for effect in task.end_loops()]
             return [*effects, self._report()]
         elif say == "leave":
-            self._left = True
             return [self._report(), Leave()]
         return [self._report(message.get("probe"))]
 

@@ -114,7 +114,18 @@ def test_tasks_are_shared_out() -> None:
 
 def test_all_workers_start_with_epochs_of_their_own() -> None:
     machine = Coordinator(_plan(), 2, 100)
-    assert machine.start(0.0) == [StartWorker(0, 101, ("s.0",)), StartWorker(1, 102, ("out.0",))]
+    assert machine.start(0.0) == [
+        Tell({"say": "leave", "before": 100}),
+        StartWorker(0, 101, ("s.0",)),
+        StartWorker(1, 102, ("out.0",)),
+    ]
+
+
+def test_workers_hear_now_and_then_that_somebody_is_there() -> None:
+    script = _Script(_plan())
+    assert script.on(Ticked(5.0)) == [Tell({"say": "alive"})]
+    assert script.on(Ticked(9.9)) == []
+    assert script.on(Ticked(10.0)) == [Tell({"say": "alive"})]
 
 
 # -------------------------------------------------------------------- restarts
@@ -162,10 +173,11 @@ def test_deaths_long_ago_are_forgiven() -> None:
 
 def test_a_silent_worker_is_replaced() -> None:
     script = _Script(_plan())
-    assert script.on(Ticked(500.0)) == [], "those that have not come up yet may take their time"
+    alive = Tell({"say": "alive"})
+    assert script.on(Ticked(500.0)) == [alive], "those that have not come up yet may take their time"
     for worker in (0, 1):
         script.report(worker)
-    assert script.on(Ticked(529.0)) == []
+    assert script.on(Ticked(529.0)) == [alive]
     script.report(0)
     assert script.on(Ticked(530.5)) == [CancelWorker(1, 102), StartWorker(1, 103, ("out.0",))]
     assert script.on(Ticked(531.0)) == []

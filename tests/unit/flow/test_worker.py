@@ -253,10 +253,19 @@ def test_after_a_restart_three_commits_must_pass_again() -> None:
 # --------------------------------------------------------------------- told
 
 
-def test_what_is_for_another_epoch_is_not_for_it() -> None:
+def test_workers_of_a_driver_that_died_leave_when_another_one_starts() -> None:
     worker = _worker()
-    assert worker.on(Told({"say": "leave", "epoch": 6})) == []
-    assert _kinds(worker.on(Told({"say": "leave", "epoch": 7}))) == ["Report", "Leave"]
+    assert worker.on(Told({"say": "leave", "before": 7})) == []
+    assert _kinds(worker.on(Told({"say": "leave", "before": 8}))) == ["Report", "Leave"]
+
+
+def test_an_orphan_leaves() -> None:
+    worker = _worker()
+    worker.on(Ticked(1000.0))
+    assert "Leave" not in _kinds(worker.on(Ticked(1119.0)))
+    assert worker.on(Told({"say": "alive"})) == []
+    assert "Leave" not in _kinds(worker.on(Ticked(1238.0)))
+    assert _kinds(worker.on(Ticked(1240.0))) == ["Leave"]
 
 
 def test_a_pause_is_of_sources_alone() -> None:
