@@ -22,8 +22,8 @@ demo: java $(STAMP) ## payments, metrics on Spark, and the fraud that hopping wi
 test: java check ## all checks and all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-chaos: java $(STAMP) ## make chaos [SEED=1] [RUNS=200]: random streams, and crashes at every point; takes about an hour
-	@SEED="$(SEED)" RUNS="$(RUNS)" $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+chaos: java $(STAMP) ## make chaos [SEED=1] [RUNS=200]: random streams and flows, crashes at every point; takes about two hours
+	@SEED="$(SEED)" RUNS="$(RUNS)" $(BIN)/python -m pytest -m chaos tests/chaos tests/kafka $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and the import arrows
 	@$(BIN)/ruff check .

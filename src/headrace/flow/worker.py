@@ -147,7 +147,7 @@ class Worker:
         say = message["say"]
         if message.get("before", self.epoch + 1) <= self.epoch:
             return []
-        self._heard_at = self._now
+        self._heard_at = None  # from the next look at the clock on
         if say == "alive":
             return []
         if say == "pause":

@@ -261,11 +261,13 @@ def test_workers_of_a_driver_that_died_leave_when_another_one_starts() -> None:
 
 def test_an_orphan_leaves() -> None:
     worker = _worker()
-    worker.on(Ticked(1000.0))
+    worker.on(Told({"say": "begin"}))
+    assert "Leave" not in _kinds(worker.on(Ticked(1000.0)))
     assert "Leave" not in _kinds(worker.on(Ticked(1119.0)))
     assert worker.on(Told({"say": "alive"})) == []
-    assert "Leave" not in _kinds(worker.on(Ticked(1238.0)))
-    assert _kinds(worker.on(Ticked(1240.0))) == ["Leave"]
+    assert "Leave" not in _kinds(worker.on(Ticked(1130.0)))
+    assert "Leave" not in _kinds(worker.on(Ticked(1249.0)))
+    assert _kinds(worker.on(Ticked(1251.0))) == ["Leave"]
 
 
 def test_a_pause_is_of_sources_alone() -> None:
