@@ -59,10 +59,9 @@ def _watch(job: Job, every: float, show: Any) -> None:
     asked = False
     while True:
         try:
-            over = job.is_over or job.wait(every)
+            over = job.look(every)
             show(job.status())
             if over:
-                job.wait()
                 return
         except KeyboardInterrupt:
             if asked:

@@ -92,12 +92,16 @@ class Job:
     # ---------------------------------------------------------------- for users
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the flow is over; False if it is not in time. Raises what went wrong."""
+        """Until the flow is over; False if it is not in time. Raises what went wrong. Ctrl-C stops the flow at once."""
         try:
-            over = self._over.wait(timeout_s)
+            return self.look(timeout_s)
         except KeyboardInterrupt:
             self.stop(drain=False)
             raise
+
+    def look(self, timeout_s: float | None = None) -> bool:
+        """Like `wait`, and leaves it to the caller what becomes of the flow on Ctrl-C."""
+        over = self._over.wait(timeout_s)
         if over:
             self._thread.join()
             if self._problem is not None:

@@ -108,17 +108,16 @@ class Worker:
         if isinstance(stimulus, Saved):
             return self._saved(stimulus)
         if isinstance(stimulus, Ticked):
-            return self._ticked(stimulus.now_s)
+            if self._heard_at is None:
+                self._heard_at = stimulus.now_s
+            is_alone = stimulus.now_s - self._heard_at > _ALONE_S
+            return [Leave()] if is_alone else self._ticked(stimulus.now_s)
         assert isinstance(stimulus, Told)
         return self._told(stimulus.message)
 
     def _ticked(self, now_s: float) -> list[Effect]:
         self._now = now_s
         effects: list[Effect] = []
-        if self._heard_at is None:
-            self._heard_at = now_s
-        if now_s - self._heard_at > _ALONE_S:
-            return [Leave()]
         for name, task in self.tasks.items():
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
             if task.dirty and due and name not in self._saving:

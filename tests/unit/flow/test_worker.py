@@ -262,6 +262,7 @@ def test_workers_of_a_driver_that_died_leave_when_another_one_starts() -> None:
 def test_an_orphan_leaves() -> None:
     worker = _worker()
     worker.on(Told({"say": "begin"}))
+    worker.on(Told({"say": "commit", "probe": 1}))
     assert "Leave" not in _kinds(worker.on(Ticked(1000.0)))
     assert "Leave" not in _kinds(worker.on(Ticked(1119.0)))
     assert worker.on(Told({"say": "alive"})) == []
