@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -229,6 +230,8 @@ def _behaviour(name: str, function: Any, each: str, on_error: OnError) -> Behavi
     if each not in ("batch", "record"):
         raise FlowError(f'stage {name}: each={each!r}; use "batch" or "record"')
     if isinstance(function, type) and issubclass(function, Stage):
+        if inspect.isabstract(function):
+            raise FlowError(f"stage {name}: class {function.__name__} has no on_batch(self, batch); write one")
         if on_error != STOP:
             raise FlowError(f"stage {name}: on_error and retries are for functions; a class of hr.Stage catches itself")
         return ForBatch(function, on_error, is_class=True)

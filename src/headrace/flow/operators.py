@@ -31,7 +31,7 @@ class OnError:
 STOP: Final = OnError()
 
 
-class Stage:
+class Stage(ABC):
     """A stage with state of its own. Must not depend on where its input is cut into batches.
 
     ```python
@@ -43,9 +43,9 @@ class Stage:
     ```
     """
 
+    @abstractmethod
     def on_batch(self, batch: pa.RecordBatch) -> Any:
         """What to send on: a record batch, None, or batches by the name of a side output."""
-        raise NotImplementedError
 
     def on_end(self) -> Any:
         """All input has come and gone: what is still to be sent on."""
@@ -55,7 +55,7 @@ class Stage:
         """Everything needed to go on after the last batch, as plain values; None for nothing."""
         return None
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Any) -> None:  # noqa: B027
         """From what `snapshot` gave."""
 
 

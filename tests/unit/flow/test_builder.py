@@ -284,7 +284,7 @@ def test_a_function_over_batches_is_asked_for_its_columns() -> None:
     flow.stage("table", lambda b: pa.Table.from_batches([b.rename_columns(["m"])]), stream)
     flow.stage("sided", lambda b: {"": b.rename_columns(["m"]), "late": b}, stream, sides={"late": _NUMBERS})
     flow.stage("filter", _ignored, stream)
-    flow.stage("own", type("Own", (hr.Stage,), {}), stream)
+    flow.stage("own", type("Own", (hr.Stage,), {"on_batch": lambda self, batch: batch}), stream)
     names = {name: flow.drawn(name).schema.names for name in ("renamed", "table", "sided", "filter", "own")}  # type: ignore[union-attr]
     assert names == {"renamed": ["m"], "table": ["m"], "sided": ["m"], "filter": ["n"], "own": ["n"]}
 
@@ -340,6 +340,15 @@ def test_a_stage_with_its_own_state_cannot_be_tried_again(options: dict[str, Any
     flow, stream = _drawn()
     with pytest.raises(FlowError, match="x"):
         flow.stage("x", type("Own", (hr.Stage,), {}), stream, **options)
+
+
+def test_a_class_that_does_nothing_with_batches_is_told_of() -> None:
+    class Lazy(hr.Stage):
+        pass
+
+    flow, stream = _drawn()
+    with pytest.raises(FlowError, match=r"stage x: class Lazy has no on_batch\(self, batch\); write one"):
+        flow.stage("x", Lazy, stream)
 
 
 def test_a_column_of_the_name_of_the_reason_is_told_of() -> None:

@@ -522,6 +522,9 @@ def test_a_stage_class_whose_state_is_the_same_has_no_changes() -> None:
 
 def test_state_that_cannot_be_kept_is_told_of() -> None:
     class Bad(hr.Stage):
+        def on_batch(self, batch: pa.RecordBatch) -> Any:
+            return batch
+
         def snapshot(self) -> Any:
             return {"a": object()}
 
