@@ -179,19 +179,12 @@ def main() -> None:
     )
     seconds = 8.0 if bench.quick else 60.0
     bench.set(
-        broker_data="in memory",
         seconds=seconds,
         warm_up_seconds=_WARM_S,
         frame="one event at 500/s, what is due each millisecond at 25,000/s",
     )
-    # In memory, as a disk of its own: on one disk with the flow's commits, a broker waits for their fsyncs.
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with (
-        bench.running(steps=5),
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryDirectory(dir=memory) as data,
-    ):
-        broker = Broker(folder=Path(data) / "kafka", port=free_port())
+    with bench.running(steps=5), tempfile.TemporaryDirectory() as folder:
+        broker = Broker(folder=Path(folder) / "kafka", port=free_port())
         broker.start()
         spark = local_session(cores=2)
         try:
