@@ -20,6 +20,7 @@ from headrace.errors import (
     StateError,
     StateMismatch,
 )
+from headrace.flow.json_stages import from_json, to_json
 from headrace.flow.kafka_ends import kafka, kafka_queues
 from headrace.flow.operators import Stage
 from headrace.flow.queue_ends import Receiver, Sender, queue
@@ -60,6 +61,7 @@ __all__ = [
     "callback",
     "custom",
     "forward",
+    "from_json",
     "generate",
     "kafka",
     "kafka_queues",
@@ -72,4 +74,5 @@ __all__ = [
     "rescale",
     "shuffle",
     "side",
+    "to_json",
 ]

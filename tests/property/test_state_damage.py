@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StateDamaged
-from headrace.spark.recorded import Recorded, check_recorded, last_record, record
+from headrace.measure.recorded import Recorded, check_recorded, last_record, record
 from headrace.state.places import LocalPlace
 from headrace.state.store import ShardVersion, StageStore, StoredPart
 

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace as hr
 from headrace.measure.definition import Definition
+from headrace.measure.recorded import sealed
 from headrace.measure.run import measure_table
-from headrace.spark.recorded import sealed
 from headrace.testing.compare import assert_same_answers
 from headrace.testing.file_stream import TableStream
 

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from headrace.cli import screen
 from headrace.cli.options import Debug
+from headrace.measure.recorded import last_record
 from headrace.spark.progress import StageProgress, stage_progress
-from headrace.spark.recorded import last_record
 from headrace.state.inspect import bytes_on_disk, collect_stage, stages_of, verify_stage
 from headrace.state.store import KEPT_BATCHES, StageStore
 

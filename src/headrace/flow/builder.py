@@ -17,9 +17,11 @@ from headrace.flow.explain import explain
 from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.io import Sink, Source
 from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
+from headrace.flow.measured import measured_stages
 from headrace.flow.operators import MAIN, STOP, Behaviour, Identity, OnError, Stage, listed
 from headrace.flow.record_stages import ForRecord, Keyed
 from headrace.flow.routing import Key, Route
+from headrace.measure.definition import MetricSet
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 
@@ -131,6 +133,29 @@ class Flow:
         known = self._schema_of_inputs(name, streams)
         sides = {"errors": _with_reason(name, known)} if on_error == "side" else {}
         return self._stage(name, behaviour, streams, parallelism, Key(columns), schema, sides)
+
+    def measure(self, name: str, metrics: MetricSet, *streams: Stream, parallelism: int | None = None) -> Stream:
+        """Every record with its metrics (`hr.Metrics`), computed the moment it comes.
+
+        Records are shared out by the groups of the metrics. Metrics that cannot share groups, as by card and by
+        merchant, are stages one after the other: a record leaves the last one with all answers. Records arrive in the
+        order in which the queue of a task has them, whatever their times; `arrival=` does not change that.
+        """
+        if not isinstance(metrics, MetricSet):
+            raise FlowError(f"{name}: metrics are an hr.Metrics, not a {type(metrics).__name__}")
+        if metrics.backend != "columnar":
+            raise FlowError(f'{name}: a flow keeps its state in memory; leave backend="{metrics.backend}" out')
+        known = self._schema_of_inputs(name, streams)
+        count = _checked_parallelism(name, parallelism, self._nodes[streams[0].node].parallelism)
+        stages = measured_stages(metrics.definition, known, metrics.memory_bytes // count, metrics.keep_columns)
+        for number, (behaviour, schema) in enumerate(stages, 1):
+            by = behaviour.stage.partitioner
+            node = name if behaviour.is_last else f"{name}-{number}"
+            tasks = count if by else 1
+            # One task has all groups: it can be the very task that the records come from.
+            given = self._stage(node, behaviour, streams, tasks, Key(by) if tasks > 1 else None, schema, {})
+            streams = (given,)
+        return streams[0]
 
     def loop(self, name: str, *streams: Stream, parallelism: int | None = None, route: Route | None = None) -> Loop:
         """The start of a loop: `again = flow.loop("again", entry)`, and later `again.back(more)`."""

@@ -77,7 +77,10 @@ class Deliver:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A version of a task: the small values, the files that are new in it, and all files that it names."""
+    """A version of a task: the small values, the files that are new in it, and all files that it names.
+
+    `kept` are files that stages wrote themselves; nobody reads them at a start.
+    """
 
     task: str
     epoch: int
@@ -85,6 +88,7 @@ class Snapshot:
     values: Mapping[str, Any]
     new_files: Mapping[str, bytes]
     files: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

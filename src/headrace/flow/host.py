@@ -103,7 +103,8 @@ class Host:
         self._flow = setup.graph.name
         self._plan = make_plan(setup.graph)
         self._store = FlowStore(setup.location, self._flow)
-        self._worker = Worker(self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace, setup.losses)
+        files = lambda task: self._store.files(task, setup.epoch)  # noqa: E731
+        self._worker = Worker(self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace, setup.losses, files)
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
         self._sources: dict[str, SplitReader] = {}
         self._asleep: dict[str, float] = {}

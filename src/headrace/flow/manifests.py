@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from headrace.errors import FlowError, StateDamaged, StateMismatch
 from headrace.flow.effects import Snapshot
+from headrace.flow.files import Files
 from headrace.flow.losses import Loss, loss_of
 from headrace.flow.plan import Plan
 from headrace.queues.protocol import Queues
@@ -119,6 +120,7 @@ class FlowStore:
             "values": snapshot.values,
             "sinks": sinks,
             "files": snapshot.files,
+            "kept": snapshot.kept,
             "moment": moment,
             "incarnation": incarnation,
         }
@@ -171,7 +173,8 @@ class FlowStore:
         named: set[str] = set()
         try:
             for name in kept:
-                named.update(json.loads(self._unsealed(f"{folder}/{name}"))["files"])
+                record = json.loads(self._unsealed(f"{folder}/{name}"))
+                named.update((*record["files"], *record.get("kept", ())))
         except StateDamaged:
             return  # which files it names nobody knows: they stay until it is old
         oldest = kept[0].removesuffix(".manifest")
@@ -181,8 +184,25 @@ class FlowStore:
             if name not in named and _stamp(name) < oldest:
                 self._place.delete(f"{folder}/files/{name}")
 
+    def files(self, task: str, epoch: int) -> Files:
+        """For what the stages of a task keep themselves."""
+        return _StoredFiles(self._place, f"{self._folder(task)}/files", epoch)
+
     def _folder(self, task: str) -> str:
         return f"{self.flow}/tasks/{task}"
+
+
+class _StoredFiles(Files):
+    def __init__(self, place: Place, folder: str, epoch: int):
+        self._place, self._folder, self._epoch = place, folder, epoch
+
+    def write(self, content: bytes) -> str:
+        name = f"{self._epoch:012d}-{self.version:08d}-{uuid.uuid4().hex[:16]}.kept"
+        self._place.write(f"{self._folder}/{name}", content)
+        return name
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        return self._place.read(f"{self._folder}/{name}", offset, size)
 
 
 def _manifest(epoch: int, version: int) -> str:

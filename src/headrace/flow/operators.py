@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from headrace.errors import FlowError, StageFailed
 from headrace.flow.failures import problem_of, shown, stage_failed
+from headrace.flow.files import Files, FilesInMemory
 
 MAIN: Final = ""
 ERRORS: Final = "errors"
@@ -77,6 +78,10 @@ class Operator(ABC):
         """All of the state: what `changes` would have given, had nothing been asked before."""
         return b""
 
+    def named_files(self) -> Sequence[str]:
+        """The files (`Shape.files`) that the state of the last `changes` names."""
+        return ()
+
     def restore(self, parts: Sequence[bytes]) -> None:  # noqa: B027
         """From a content and the changes after it."""
 
@@ -87,6 +92,8 @@ class Shape:
 
     stage: str
     outputs: Mapping[str, pa.Schema]
+    files: Files = field(default_factory=FilesInMemory, compare=False)
+    """Where it can keep what is too large for its state."""
 
     def outputs_of(self, given: Any) -> Outputs:
         if given is None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError, QueueDamaged
 from headrace.flow.effects import Append, Deliver, Effect, Snapshot
+from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.graph import Node
 from headrace.flow.io import Feed
 from headrace.flow.losses import Loss
@@ -28,13 +29,18 @@ from headrace.queues.protocol import Entry
 _MOST_RECORDS: Final = 65_536
 _MOST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 20
+_LARGE: Final = 8 << 20
+_MOST_OF_LARGE: Final = 500
+"""State that takes long to write whole is written whole less often."""
 
 
 class Task:
     """One task of a plan at work."""
 
-    def __init__(self, plan: Plan, task: TaskPlan, losses: Sequence[Loss] = ()):
+    def __init__(self, plan: Plan, task: TaskPlan, losses: Sequence[Loss] = (), files: Files | None = None):
+        """`files`: where its stages keep what is too large for their state, if not in memory."""
         self.plan = task
+        self._kept = files if files is not None else FilesInMemory()
         self._losses = losses
         self.is_paused = False
         self.dirty = False
@@ -64,7 +70,7 @@ class Task:
             node = plan.graph.node(name)
             if node.behaviour is not None:
                 outputs = {MAIN: node.schema, **node.sides}
-                self._operators[name] = node.behaviour.open(Shape(name, outputs))
+                self._operators[name] = node.behaviour.open(Shape(name, outputs, self._kept))
         self._out: dict[str, list[bytes]] = {}
         self._effects: list[Effect] = []
 
@@ -254,7 +260,9 @@ class Task:
             "files": self._files,
         }
         files = tuple(name for parts in self._files.values() for name, _ in parts)
-        return Snapshot(self.plan.name, epoch, version, _copied(values), new, files)
+        kept = tuple(name for operator in self._operators.values() for name in operator.named_files())
+        self._kept.version = version
+        return Snapshot(self.plan.name, epoch, version, _copied(values), new, files, kept)
 
     def _snapshot_state(self, name: str, operator: Operator, file: str, new: dict[str, bytes]) -> None:
         changes = operator.changes()
@@ -262,7 +270,7 @@ class Task:
             return
         parts = self._files.setdefault(name, [])
         since = sum(size for _, size in parts[1:]) + len(changes)
-        if not parts or since >= parts[0][1] or len(parts) >= _MOST_FILES:
+        if not parts or since >= parts[0][1] or len(parts) >= (_MOST_FILES if parts[0][1] < _LARGE else _MOST_OF_LARGE):
             changes = operator.content()
             parts.clear()
         parts.append((file, len(changes)))

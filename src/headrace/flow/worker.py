@@ -22,6 +22,7 @@ from headrace.flow.effects import (
     Ticked,
     Told,
 )
+from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
 from headrace.flow.task import Task
@@ -44,12 +45,20 @@ class Worker:
     """`epoch` rises with every start of this worker: what an older one still says or writes does not count."""
 
     def __init__(
-        self, plan: Plan, number: int, epoch: int, tasks: Collection[str], pace: Pace, losses: Sequence[Loss] = ()
+        self,
+        plan: Plan,
+        number: int,
+        epoch: int,
+        tasks: Collection[str],
+        pace: Pace,
+        losses: Sequence[Loss] = (),
+        files: Callable[[str], Files] = lambda task: FilesInMemory(),
     ):
+        """`files` are those of a task, see `Task`."""
         self._synced = {name: tuple(plan.synced_with(plan.tasks[name])) for name in tasks}
         self.number = number
         self.epoch = epoch
-        self.tasks = {name: Task(plan, plan.tasks[name], losses) for name in tasks}
+        self.tasks = {name: Task(plan, plan.tasks[name], losses, files(name)) for name in tasks}
         self._by_inbox = {task.plan.inbox: task for task in self.tasks.values() if task.plan.inbox is not None}
         self.blocking = sorted({queue for task in self.tasks.values() for queue in task.plan.blocking})
         """The queues whose room is of interest."""

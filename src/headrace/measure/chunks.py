@@ -60,13 +60,22 @@ def merged(matrix: Ints, late: Ints) -> Ints:
     return np.ascontiguousarray(both[:, np.argsort(both[TIME_ROW], kind="stable")])
 
 
+@dataclass
+class _Writing:
+    """Chunks on their way into a file."""
+
+    chunks: list[Chunk]
+    done: Future[tuple[StoredPart, list[StoredPart]]]
+    is_old: bool = False
+
+
 class ChunkWriter:
     """Closes chunks: what is closed is in a file, and its matrix can be forgotten."""
 
     def __init__(self, files: ChunkFiles, closure: int):
         self.files = files
         self.closure = closure
-        self._writing: list[tuple[list[Chunk], Future[tuple[StoredPart, list[StoredPart]]]]] = []
+        self._writing: list[_Writing] = []
         self._whole: dict[str, StoredPart] = {}
 
     def close(self, chunks: Sequence[Chunk]) -> None:
@@ -83,26 +92,36 @@ class ChunkWriter:
 
     def flush(self, chunks: Sequence[Chunk]) -> None:
         """Begin to write the chunks that are closed; `finish` waits for it. Small files are joined on the way."""
-        packed = [chunk for chunk in chunks if chunk.packing is not None]
-        small = _small_files(chunks)
+        under_way = {chunk.serial for writing in self._writing for chunk in writing.chunks}
+        packed = [chunk for chunk in chunks if chunk.packing is not None and chunk.serial not in under_way]
+        small = _small_files(chunks) if not under_way else set()
         joining = [chunk for chunk in chunks if chunk.stored is not None and chunk.stored.file in small]
         if packed or joining:
-            self._writing.append(([*joining, *packed], in_background(self._write, joining, packed)))
+            self._writing.append(_Writing([*joining, *packed], in_background(self._write, joining, packed)))
 
     def _write(self, joining: Sequence[Chunk], packed: Sequence[Chunk]) -> tuple[StoredPart, list[StoredPart]]:
         contents = [self.files.read(chunk.stored) for chunk in joining if chunk.stored is not None]
         contents += [chunk.packing.result() for chunk in packed if chunk.packing is not None]
         return self.files.write(contents)
 
-    def finish(self) -> None:
-        for chunks, writing in self._writing:
-            whole, parts = writing.result()
-            self._whole[whole.file] = whole
-            for chunk, part in zip(chunks, parts, strict=True):
-                if chunk.stored is None:
-                    chunk.in_file = (chunk.size, chunk.first, chunk.last)
-                chunk.stored, chunk.packing = part, None
-        self._writing.clear()
+    def finish(self, wait: bool = True) -> None:
+        """What is in files now. Without waiting for what has only begun since the last time: it stays in memory."""
+        left = []
+        for writing in self._writing:
+            if wait or writing.is_old or writing.done.done():
+                self._take_over(writing)
+            else:
+                writing.is_old = True
+                left.append(writing)
+        self._writing = left
+
+    def _take_over(self, writing: _Writing) -> None:
+        whole, parts = writing.done.result()
+        self._whole[whole.file] = whole
+        for chunk, part in zip(writing.chunks, parts, strict=True):
+            if chunk.stored is None:
+                chunk.in_file = (chunk.size, chunk.first, chunk.last)
+            chunk.stored, chunk.packing = part, None
 
     def index(self, chunks: Sequence[Chunk]) -> tuple[Ints, list[StoredPart]]:
         """Where closed chunks are: rows for `found`, and the files they point to."""

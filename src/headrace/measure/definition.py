@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -153,6 +153,16 @@ class Definition:
         for role, name in (("id", self.id), ("arrival", self.arrival)):
             if name is not None and pa.types.is_nested(schema.field(name).type):
                 raise DefinitionError(f"{role} column {name} is {schema.field(name).type}, which has no order")
+
+
+@runtime_checkable
+class MetricSet(Protocol):
+    """A definition, and how its state is kept: what the hosts take."""
+
+    definition: Definition
+    memory_bytes: int
+    keep_columns: tuple[str, ...]
+    backend: str
 
 
 def sketch(statements: tuple[Statement, ...], text: str) -> tuple[BoundMetric, ...]:

@@ -345,10 +345,10 @@ class EventReservoir:
         if self.writer is not None:
             self.writer.flush(self._chunks)
 
-    def dump(self) -> tuple[Tables, list[StoredPart]]:
+    def dump(self, wait: bool = True) -> tuple[Tables, list[StoredPart]]:
         """Tables: the chunks that are not closed, late events beside closed ones, where closed ones are. And files."""
         assert self.writer is not None
-        self.writer.finish()
+        self.writer.finish(wait)
         index, files = self.writer.index(self._chunks)
         tables: Tables = {
             "order": np.array([chunk.serial for chunk in self._chunks], np.int64),

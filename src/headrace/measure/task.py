@@ -262,13 +262,16 @@ class MeasureTask:
         """Begin to write what `dump` will wait for."""
         self.reservoir.flush()
 
-    def dump(self) -> tuple[Tables, dict[str, Any], tuple[StoredPart, ...]]:
-        """Everything needed to go on after the last pushed row: tables, small values that belong to them, files."""
+    def dump(self, wait: bool = True) -> tuple[Tables, dict[str, Any], tuple[StoredPart, ...]]:
+        """Everything needed to go on after the last pushed row: tables, small values that belong to them, files.
+
+        Without `wait`, chunks of events that are still being written are among the tables.
+        """
         for residents in self._residents:
             residents.go_back()
         if not self._residents:
             self._release_groups()
-        events, files = self.reservoir.dump()
+        events, files = self.reservoir.dump(wait)
         tables = {
             "clock": np.array([self._next_number, self._newest], np.int64),
             **under("texts", self._texts.dump()),

@@ -53,7 +53,7 @@ class Disk:
         return self.queues.setdefault(name, SimQueue(name))
 
     def write_manifest(self, snapshot: Snapshot, moment_s: float) -> None:
-        missing = [name for name in snapshot.files if name not in self.files]
+        missing = [name for name in (*snapshot.files, *snapshot.kept) if name not in self.files]
         assert not missing, f"a manifest names files that were not written: {missing}"
         versions = self.manifests.setdefault(snapshot.task, {})
         versions[snapshot.epoch, snapshot.version] = json.dumps(snapshot.values)

@@ -24,6 +24,7 @@ from headrace.flow.effects import (
     Ticked,
     Told,
 )
+from headrace.flow.files import FilesInMemory
 from headrace.flow.io import Opening, SplitReader
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.worker import Pace, Worker
@@ -61,7 +62,15 @@ class Process:
     def begin(self) -> None:
         """Restore, and go."""
         disk = self.world.disk
-        self.worker = Worker(self.world.plan, self.number, self.epoch, self._tasks, PACE, self.world.losses)
+        self.worker = Worker(
+            self.world.plan,
+            self.number,
+            self.epoch,
+            self._tasks,
+            PACE,
+            self.world.losses,
+            lambda task: FilesInMemory(disk.files, f"{task} {self.epoch} "),
+        )
         for each in self._tasks:
             found = disk.newest(each)
             if found is not None:

@@ -14,7 +14,7 @@ from headrace.errors import DefinitionError
 from headrace.measure.definition import Definition
 from headrace.measure.explain import describe
 from headrace.measure.plan import Stage
-from headrace.spark.recorded import Recorded, check_change, last_record
+from headrace.measure.recorded import Recorded, check_change, last_record
 from headrace.spark.versions import StageState
 from headrace.state.places import place_of
 from headrace.state.store import StageStore

@@ -99,12 +99,12 @@ class Metrics:
         policy = Policy(late, _length("closure", closure), _maybe("keep", keep), _maybe("dedup", dedup))
         self.definition = Definition(text, time, id, arrival, stream, policy, status)
         self._parallelism = parallelism
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._state = state
-        self._keep_columns = tuple(keep_columns)
+        self.keep_columns = tuple(keep_columns)
         self._shards = shards
         self._versions = versions
-        self._backend = backend
+        self.backend = backend
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,13 +134,13 @@ class Metrics:
         for name in (status, f"{status}_reason") if status is not None else ():
             if name is not None and name.lower() in taken:
                 raise DefinitionError(f'there is a column {name} already; name another one: status="fate"')
-        for name in self._keep_columns:
+        for name in self.keep_columns:
             if name not in schema.names:
                 raise DefinitionError(f"keep_columns: {name} is not in the data")
         return self.definition.plan(schema)
 
     def _operators(self, df: DataFrame, plan: Plan) -> list[StageOperator]:
-        common = (self._parallelism, self._memory_bytes)
+        common = (self._parallelism, self.memory_bytes)
         if not df.isStreaming:
             return [BatchStage(self.definition, stage, *common) for stage in plan.stages]
         location, is_own = find_location(df.sparkSession, self._state)
@@ -157,11 +157,11 @@ class Metrics:
             stage,
             self.definition,
             arrow_schema(df),
-            keep_columns=self._keep_columns,
-            memory_bytes=self._memory_bytes,
+            keep_columns=self.keep_columns,
+            memory_bytes=self.memory_bytes,
             shards=self._shards if stage.partitioner else 1,
             versions=self._versions,
-            backend=self._backend,
+            backend=self.backend,
             stages=plan.stages,
         )
 
@@ -199,7 +199,7 @@ class Metrics:
         location, _ = find_location(df.sparkSession, self._state)
         states = [self._stage_state(location, df, stage, plan) for stage in plan.stages]
         check_location(location, ())
-        return run_backfill(self.definition, df, states, self._parallelism, self._memory_bytes)
+        return run_backfill(self.definition, df, states, self._parallelism, self.memory_bytes)
 
     # ------------------------------------------------------------------- look
 

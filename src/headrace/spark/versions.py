@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 
 from headrace.measure.chunk_files import StageFiles
 from headrace.measure.plan import Stage
+from headrace.measure.recorded import Recorded, check_recorded, record
 from headrace.measure.task import MeasureTask, TaskSettings
-from headrace.spark.recorded import Recorded, check_recorded, record
 from headrace.state.places import place_of
 from headrace.state.rocks_files import ShardDatabase
 from headrace.state.store import ShardChange, ShardVersion, StageStore

@@ -1,0 +1,173 @@
+"""JSON in and out of a flow, as functions for stages: columns at once, no record by record.
+
+```python
+raw = flow.source("payments", hr.kafka("payments", "localhost:9092"))
+payments = flow.stage("parse", hr.from_json(schema), raw, on_error="side")
+flow.sink("scores", flow.stage("write", hr.to_json(key="card"), scored), hr.kafka("scores", "localhost:9092"))
+```
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from headrace.errors import FlowError
+
+_READ: Final = 1 << 20
+_NO_OBJECT: Final = "it is not one JSON object"
+_AWKWARD: Final = r'["\\\x00-\x1f]'
+"""What a JSON string cannot have as it is."""
+
+
+@dataclass(frozen=True)
+class FromJson:
+    """Column `value` of a batch, one JSON object each, as columns; and `keep`, columns of the batch."""
+
+    schema: pa.Schema
+    keep: tuple[str, ...] = ()
+
+    @property
+    def __name__(self) -> str:
+        return "from JSON"
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        parsed = self._parsed(batch.column("value").to_pylist())
+        kept = [batch.schema.field(name) for name in self.keep]
+        columns = [*parsed, *(batch.column(name) for name in self.keep)]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*self.schema, *kept]))
+
+    def _parsed(self, values: list[Any]) -> list[pa.Array]:
+        if not values:
+            return [pa.array([], entry.type) for entry in self.schema]
+        if None in values:
+            raise ValueError("the message has no value")
+        lines = [value.encode().strip() if isinstance(value, str) else value.strip() for value in values]
+        # So none of them is nothing, and none goes on in the next one: as many objects as lines are one in each.
+        if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
+            raise ValueError(_NO_OBJECT)
+        text = b"\n".join(lines)
+        options = pj.ParseOptions(
+            explicit_schema=self.schema,
+            unexpected_field_behavior="ignore",
+            newlines_in_values=text.count(b"\n") >= len(lines),
+        )
+        try:
+            table = pj.read_json(
+                pa.BufferReader(text), pj.ReadOptions(use_threads=False, block_size=max(_READ, len(text) + 1)), options
+            )
+        except pa.ArrowInvalid as error:
+            raise ValueError(_said(error)) from None
+        if table.num_rows != len(values):
+            raise ValueError(_NO_OBJECT)
+        return [column.combine_chunks() for column in table.columns]
+
+
+def from_json(schema: pa.Schema, *, keep: tuple[str, ...] = ()) -> FromJson:
+    """For `flow.stage`: the column `value`, JSON objects, as these columns. Fields that are not named are left out,
+
+    those that are missing are null. `keep` names columns of the message to keep, such as `offset`.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise FlowError(f"from_json wants the columns, a pa.schema, not {type(schema).__name__}")
+    nested = [entry.name for entry in schema if pa.types.is_dictionary(entry.type) or pa.types.is_binary(entry.type)]
+    if nested:
+        raise FlowError(f"from_json: JSON has no {schema.field(nested[0]).type} for column {nested[0]}; use string")
+    return FromJson(schema, tuple(keep))
+
+
+def _said(error: pa.ArrowInvalid) -> str:
+    return str(error).removeprefix("JSON parse error: ").partition(" in row ")[0]
+
+
+# --------------------------------------------------------------------------- out
+
+
+@dataclass(frozen=True)
+class ToJson:
+    """All columns of a batch as JSON objects in `value`, with one of them as `key` too."""
+
+    key: str | None = None
+
+    @property
+    def __name__(self) -> str:
+        return "to JSON"
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        value = json_objects(batch)
+        if self.key is None:
+            return pa.record_batch({"value": value})
+        if self.key not in batch.schema.names:
+            raise FlowError(f"to_json: there is no column {self.key} for the key; there are {batch.schema.names}")
+        return pa.record_batch({"key": batch.column(self.key).cast(pa.string()), "value": value})
+
+
+def to_json(*, key: str | None = None) -> ToJson:
+    """For `flow.stage`: each record as a JSON object in `value`, and a column of it as the `key` of the message.
+
+    Times are ISO 8601, decimals are numbers with all their digits, binary is base64; not a number and infinity are
+    null, for JSON has none.
+    """
+    return ToJson(key)
+
+
+def json_objects(batch: pa.RecordBatch) -> pa.Array:
+    """Each record as a JSON object."""
+    if not batch.num_columns:
+        return pa.array(["{}"] * batch.num_rows, pa.string())
+    pieces: list[Any] = []
+    for at, (entry, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
+        pieces.append(("{" if at == 0 else ",") + json.dumps(entry.name) + ":")
+        pieces.append(pc.fill_null(_texts(column), "null"))
+    return pc.binary_join_element_wise(*pieces, "}", "")
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """JSON for each value; null where it is null."""
+    type = column.type
+    if pa.types.is_boolean(type) or pa.types.is_integer(type) or pa.types.is_decimal(type):
+        return column.cast(pa.string())
+    if pa.types.is_floating(type):
+        return pc.if_else(pc.is_finite(column), column, None).cast(pa.string())
+    if pa.types.is_string(type) or pa.types.is_large_string(type):
+        return _quoted(column.cast(pa.string()))
+    if pa.types.is_timestamp(type) or pa.types.is_date(type):
+        return _around(pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1))
+    return pa.array([None if value is None else _dumped(value) for value in column.to_pylist()], pa.string())
+
+
+def _quoted(column: pa.Array) -> pa.Array:
+    if not pc.any(pc.match_substring_regex(column, _AWKWARD)).as_py():
+        return _around(column)
+    return pa.array([None if value is None else json.dumps(value) for value in column.to_pylist()], pa.string())
+
+
+def _around(column: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', column, '"', "")
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, int | str | None) else str(value)
