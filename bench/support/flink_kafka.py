@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -38,8 +39,10 @@ RATE_PRODUCER: Final[dict[str, str]] = {"linger.ms": "2"}
 
 _JOB: Final = Path(__file__).with_name("flink_kafka_job.py")
 _START_SECONDS: Final = 120
+_END_SECONDS: Final = 10
 _PAUSE_SECONDS: Final = 0.05
 _SHOWN_LINES: Final = 20
+_STACK: Final = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)")
 
 
 def connector_jars() -> list[Path]:
@@ -74,9 +77,10 @@ def flink_over(
         process = _start(python, asked, Path(folder))
         try:
             _wait_until_running(process, Path(folder))
-            yield
-            if process.poll() is not None:
-                raise FlinkFailed(_last_words(process, Path(folder)))
+            try:
+                yield
+            finally:
+                _expect_alive(process, Path(folder))
         finally:
             _end(process)
 
@@ -102,22 +106,34 @@ def _start(python: Path, asked: dict[str, object], folder: Path) -> subprocess.P
 def _wait_until_running(process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while "RUNNING" not in (folder / "stdout").read_text(errors="replace").splitlines():
-        if process.poll() is not None:
-            raise FlinkFailed(_last_words(process, folder))
+        _expect_alive(process, folder)
         if time.monotonic() > deadline:
-            raise FlinkFailed(f"not running after {_START_SECONDS} s: {_last_words(process, folder)}")
+            raise FlinkFailed(f"not running after {_START_SECONDS} s: {_last_words(folder)}")
         time.sleep(_PAUSE_SECONDS)
 
 
-def _last_words(process: subprocess.Popen[bytes], folder: Path) -> str:
-    lines = (folder / "stderr").read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
-    return "\n".join(lines) or f"exit code {process.poll()}, and nothing said"
+def _expect_alive(process: subprocess.Popen[bytes], folder: Path) -> None:
+    code = process.poll()
+    if code is not None:
+        raise FlinkFailed(f"the job has ended with {code}: {_last_words(folder)}")
+
+
+def _last_words(folder: Path) -> str:
+    """Its last lines but those of Java's stack, which has hundreds."""
+    said = (folder / "stderr").read_text(errors="replace").splitlines()
+    lines = [line for line in said if line.strip() and not _STACK.match(line)]
+    return "\n".join(lines[-_SHOWN_LINES:]) or "it says nothing"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The JVM too, which is a child of the job."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """With its JVM, which is not a child of this process: it is gone when nobody is left in the group."""
     assert process.stdin is not None
     process.stdin.close()
+    deadline = time.monotonic() + _END_SECONDS
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(_PAUSE_SECONDS)
+    process.wait()

@@ -68,7 +68,8 @@ def submit(asked: dict[str, Any], port: int) -> Any:
 
 def frame(minutes: int) -> str:
     """Times are whole milliseconds and SQL's frame is closed on both sides: this is (t - minutes, t]."""
-    length = f"INTERVAL '{minutes - 1}:59.999' MINUTE({len(str(minutes))}) TO SECOND(3)"
+    hours, minute = divmod(minutes - 1, 60)
+    length = f"INTERVAL '{hours // 24} {hours % 24}:{minute}:59.999' DAY TO SECOND"
     return f"PARTITION BY card ORDER BY ts RANGE BETWEEN {length} PRECEDING AND CURRENT ROW"
 
 

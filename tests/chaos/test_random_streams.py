@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.testing.random_streams import check_random_stream
+from headrace.testing.random_streams import check_random_live, check_random_stream
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -24,3 +24,8 @@ def test_random_streams_are_answered_as_the_batch_and_the_oracle_do(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     check_random_stream(spark, tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_random_streams_are_answered_live_while_workers_die(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    check_random_live(spark, tmp_path, seed)

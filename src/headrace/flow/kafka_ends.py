@@ -18,7 +18,15 @@ import pyarrow as pa
 from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.io import Feed, Opening, Sink, SinkWriter, Source, SplitReader
 from headrace.queues.kafka import KafkaQueues
-from headrace.queues.kafka_client import Trouble, client_settings, confluent, new_client, queue_error, unreachable
+from headrace.queues.kafka_client import (
+    Deliveries,
+    Trouble,
+    client_settings,
+    confluent,
+    new_client,
+    queue_error,
+    unreachable,
+)
 
 MESSAGES: Final = pa.schema(
     [
@@ -210,6 +218,7 @@ class KafkaWriter(SinkWriter):
         self._ends: dict[int, int] = {int(part): offset for part, offset in (committed or {}).items()}
         self._problem: Exception | None = None
         self._batches: list[tuple[int, pa.RecordBatch]] = []
+        self._deliveries = Deliveries()
         own: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "linger.ms": 0}
         if topic.transactional:
             own["transactional.id"] = f"headrace-{opening.flow}-{opening.node}-{opening.split}"
@@ -239,6 +248,7 @@ class KafkaWriter(SinkWriter):
             while True:
                 try:
                     self._producer.produce(self._topic.topic, value, key, headers=header, on_delivery=self._delivered)
+                    self._deliveries.sent += 1
                     break
                 except BufferError:
                     self._producer.poll(0.1)
@@ -249,24 +259,26 @@ class KafkaWriter(SinkWriter):
             self._problem = queue_error(error, self._doing("write to"), self._topic.servers, _TIMEOUT_S, self._trouble)
         else:
             self._ends[message.partition()] = max(self._ends.get(message.partition(), 0), message.offset() + 1)
+        self._deliveries.answer()
 
     def cut(self) -> Callable[[], Any]:
         batches, self._batches = self._batches, []
-        return lambda: self._commit(batches)
+        sent = self._deliveries.sent
+        return lambda: self._commit(batches, sent)
 
-    def _commit(self, batches: list[tuple[int, pa.RecordBatch]]) -> dict[str, int]:
+    def _commit(self, batches: list[tuple[int, pa.RecordBatch]], sent: int) -> dict[str, int]:
         if batches:
             self._explained("begin", self._producer.begin_transaction)
             for first, batch in batches:
                 self._produce(first, batch)
-            self._flush()
+            self._wait_for(self._deliveries.sent)
             self._explained("commit to", lambda: self._producer.commit_transaction(_TIMEOUT_S))
         else:
-            self._flush()
+            self._wait_for(sent)
         return {str(partition): offset for partition, offset in sorted(self._ends.items())}
 
-    def _flush(self) -> None:
-        if self._producer.flush(_TIMEOUT_S):
+    def _wait_for(self, sent: int) -> None:
+        if self._deliveries.wait(self._producer, sent, _TIMEOUT_S):
             raise unreachable(self._doing("write to"), self._topic.servers, _TIMEOUT_S, self._trouble.reason)
         if self._problem is not None:
             raise self._problem

@@ -27,7 +27,15 @@ from headrace.errors import QueueError, QueueUnreachable
 from headrace.model.frames import MOST_BYTES
 from headrace.queues.kafka_admin import KafkaAdmin, Topic, check_name, topic_of
 from headrace.queues.kafka_backlog import BacklogWatch
-from headrace.queues.kafka_client import Trouble, client_settings, confluent, new_client, queue_error, unreachable
+from headrace.queues.kafka_client import (
+    Deliveries,
+    Trouble,
+    client_settings,
+    confluent,
+    new_client,
+    queue_error,
+    unreachable,
+)
 from headrace.queues.kafka_reader import KafkaReader
 from headrace.queues.protocol import Queues, Writer
 
@@ -42,7 +50,6 @@ _NEEDS: Final = {
     # A frame that is given up while a later one arrives would be a hole: none is given up.
     "message.timeout.ms": 0,
     "message.max.bytes": MOST_BYTES + (1 << 20),
-    "delivery.report.only.error": True,
 }
 _FULL_PAUSE_S: Final = 0.01
 _USUAL_FRAME_BYTES: Final = 1024
@@ -134,6 +141,7 @@ class KafkaWriter(Writer):
         self._topics: dict[str, Topic] = {}
         self._queue_of: dict[str, str] = {}
         self._failed: dict[str, QueueError] = {}
+        self._deliveries = Deliveries()
         self._sizes: dict[str, tuple[int, int]] = {}
         self._backlogs: BacklogWatch | None = None
         self._gave_up = False
@@ -160,7 +168,7 @@ class KafkaWriter(Writer):
         self._raise_failure(queue)
 
     def sync(self, queues: Collection[str]) -> None:
-        if left := self._producer.flush(self._queues.timeout_s):
+        if left := self._deliveries.wait(self._producer, self._deliveries.sent, self._queues.timeout_s):
             self._gave_up = True
             raise self._unreachable(f"append {left} frames, which are kept")
         self._gave_up = False
@@ -177,7 +185,8 @@ class KafkaWriter(Writer):
         """What was appended is sent first. Raises QueueUnreachable where it cannot be, unless `sync` has said so."""
         if self._backlogs is not None:
             self._backlogs.stop()
-        left = self._producer.flush(0 if self._gave_up else self._queues.timeout_s)
+        timeout_s = 0 if self._gave_up else self._queues.timeout_s
+        left = self._deliveries.wait(self._producer, self._deliveries.sent, timeout_s)
         if left:
             self._producer.purge()
             self._producer.poll(0)
@@ -196,7 +205,7 @@ class KafkaWriter(Writer):
         deadline = 0.0
         while True:
             try:
-                self._producer.produce(topic, frame, partition=0, on_delivery=self._on_failure)
+                self._producer.produce(topic, frame, partition=0, on_delivery=self._on_delivery)
             except BufferError:
                 deadline = deadline or time.monotonic() + self._queues.timeout_s
                 if time.monotonic() > deadline:
@@ -204,9 +213,15 @@ class KafkaWriter(Writer):
                     raise self._unreachable("append a frame: the frames before it fill the memory for them") from None
                 self._producer.poll(_FULL_PAUSE_S)
             else:
+                self._deliveries.sent += 1
                 return
 
-    def _on_failure(self, error: Any, message: Any) -> None:
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._note_failure(error, message)
+        self._deliveries.answer()
+
+    def _note_failure(self, error: Any, message: Any) -> None:
         queue = self._queue_of[message.topic()]
         doing = f"append to queue {queue}"
         if error.name() == "MSG_SIZE_TOO_LARGE":

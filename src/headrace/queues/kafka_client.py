@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -13,6 +14,7 @@ from headrace.errors import EnvironmentProblem, QueueError, QueueUnreachable
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
+_LOOK_S: Final = 0.02
 _COMMON: Final[Mapping[str, Any]] = {
     # librdkafka writes to the terminal by itself; what it knows comes through `Trouble` instead.
     "log_level": 0,
@@ -50,6 +52,33 @@ class Trouble:
 
     def is_over(self) -> None:
         self.down_since = None
+
+
+class Deliveries:
+    """How many messages were given to a producer, and how many it has an answer for.
+
+    A producer's own `flush` waits until it has nothing left at all, which under load may never be.
+    """
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self._answered = 0
+        self._lock = threading.Lock()
+
+    def answer(self) -> None:
+        """From whichever thread polls."""
+        with self._lock:
+            self._answered += 1
+
+    def wait(self, producer: Any, until: int, timeout_s: float) -> int:
+        """For the answers to the first `until` messages; gives how many are missing when the time is up."""
+        deadline = time.monotonic() + timeout_s
+        while self._answered < until:
+            left = deadline - time.monotonic()
+            producer.poll(max(0.0, min(left, _LOOK_S)))
+            if left <= 0:
+                break
+        return max(0, until - self._answered)
 
 
 def client_settings(

@@ -1,12 +1,14 @@
-"""Random streams: events, metrics, micro-batches, restarts and numbers of tasks, all from one seed.
+"""Random streams: events, metrics, micro-batches, restarts, crashes and numbers of tasks, all from one seed.
 
 ```python
 check_random_stream(spark, tmp_path, seed=7)    # AssertionError where stream, batch and oracle are not of one mind
+check_random_live(spark, tmp_path, seed=7)      # the same of a flow, whose workers are killed meanwhile
 ```
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +23,16 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from headrace.flow.sinks import parquet
+from headrace.flow.sources import generate
 from headrace.measure import definition as definitions
 from headrace.measure.definition import Definition
 from headrace.measure.run import measure_table
+from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 from headrace.testing.admitted import Rules, statuses
 from headrace.testing.compare import assert_same_answers
+from headrace.testing.flows import kill_workers, written
 from headrace.testing.oracle import Oracle
 from headrace.testing.strategies import event_tables
 from headrace.testing.streams import FolderStream
@@ -35,6 +41,8 @@ from headrace.testing.texts import metric_texts
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 _DRAWN = 8
+_SLOW_S = 0.03
+"""How long a live event takes to come: there must be time to kill somebody."""
 _SECOND = 1_000_000
 
 
@@ -125,6 +133,40 @@ def check_random_stream(spark: SparkSession, folder: Path, seed: int) -> None:
     except Exception as error:
         again = f"make chaos SEED={seed} RUNS=1 ARGS='-k random_streams'"
         raise AssertionError(f"{error}\n\nstream of seed {seed}, which runs again with: {again}\n{case}") from error
+
+
+def check_random_live(spark: SparkSession, folder: Path, seed: int, kills: int = 2) -> None:
+    """Raise AssertionError unless a flow answers the stream of this seed as the batch does, though workers die."""
+    case = stream_case(seed)
+    metrics = Metrics(case.text, **{**case.settings, "arrival": "place"})
+    stages = len(metrics.definition.plan(case.table.schema).stages)
+    # A second stage has an order of arrival of its own where the first one has several tasks.
+    tasks = 1 if stages > 1 else max(tasks for _, tasks in case.starts)
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", case.chunk_events):
+        flow = _flow(metrics, case.table.sort_by("place").combine_chunks(), tasks, folder / "out")
+    job = flow.start(spark, folder / "at", workers=1, commit_s=0.1, batch_records=1)
+    killed = kill_workers(job, kills, seed, pause_s=(0.3, 0.8))
+    if not job.wait(120):
+        raise AssertionError(f"the flow of seed {seed} did not end, {killed} of its workers were killed\n{case}")
+    names = ["row", *metrics.names]
+    expected = measure_table(metrics.definition, case.table).select(names)
+    try:
+        assert_same_answers(written(folder / "out").sort_by("row").select(names), expected)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n\nflow of seed {seed}, {killed} workers killed\n{case}") from error
+
+
+def _flow(metrics: Metrics, rows: pa.Table, tasks: int, out: Path) -> Flow:
+    flow = Flow("measuring")
+
+    def events(first: int, count: int) -> pa.RecordBatch:
+        time.sleep(_SLOW_S)
+        found = rows.slice(first, count).to_batches()
+        return found[0] if found else pa.RecordBatch.from_pylist([], rows.schema)
+
+    came = flow.source("events", generate(events, len(rows)))
+    flow.sink("out", flow.measure("score", metrics, came, parallelism=tasks), parquet(str(out)))
+    return flow
 
 
 def _check(spark: SparkSession, folder: Path, case: StreamCase) -> None:

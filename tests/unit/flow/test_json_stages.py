@@ -133,7 +133,7 @@ def test_what_is_wrong_in_one_message_is_not_made_good_by_another(parts: list[by
 
     def alone(value: bytes) -> list[Any] | None:
         try:
-            return parse(_messages(value)).to_pylist()
+            return list(parse(_messages(value)).to_pylist())
         except ValueError:
             return None
 
