@@ -148,12 +148,12 @@ class Flow:
         known = self._schema_of_inputs(name, streams)
         count = _checked_parallelism(name, parallelism, self._nodes[streams[0].node].parallelism)
         stages = measured_stages(metrics.definition, known, metrics.memory_bytes // count, metrics.keep_columns)
-        for number, (behaviour, schema) in enumerate(stages, 1):
+        for number, behaviour in enumerate(stages, 1):
             by = behaviour.stage.partitioner
             node = name if behaviour.is_last else f"{name}-{number}"
             tasks = count if by else 1
             # One task has all groups: it can be the very task that the records come from.
-            given = self._stage(node, behaviour, streams, tasks, Key(by) if tasks > 1 else None, schema, {})
+            given = self._stage(node, behaviour, streams, tasks, Key(by) if tasks > 1 else None, behaviour.given, {})
             streams = (given,)
         return streams[0]
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import functools
 import json
 import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -23,9 +26,10 @@ import pyarrow.json as pj
 from headrace.errors import FlowError
 
 _READ: Final = 1 << 20
+_READING: Final = pj.ReadOptions(use_threads=False, block_size=_READ)
 _NO_OBJECT: Final = "it is not one JSON object"
-_AWKWARD: Final = r'["\\\x00-\x1f]'
-"""What a JSON string cannot have as it is."""
+_FIRST_PRINTED, _QUOTE, _BACKSLASH = 0x20, ord('"'), ord("\\")
+"""What a JSON string cannot have as it is: all before the first, and the other two."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +59,20 @@ class FromJson:
         if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
             raise ValueError(_NO_OBJECT)
         text = b"\n".join(lines)
-        options = pj.ParseOptions(
-            explicit_schema=self.schema,
-            unexpected_field_behavior="ignore",
-            newlines_in_values=text.count(b"\n") >= len(lines),
-        )
+        options = _options(self.schema, text.count(b"\n") >= len(lines))
+        reading = _READING if len(text) < _READ else pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
-            table = pj.read_json(
-                pa.BufferReader(text), pj.ReadOptions(use_threads=False, block_size=max(_READ, len(text) + 1)), options
-            )
+            table = pj.read_json(pa.BufferReader(text), reading, options)
         except pa.ArrowInvalid as error:
             raise ValueError(_said(error)) from None
         if table.num_rows != len(values):
             raise ValueError(_NO_OBJECT)
         return [column.combine_chunks() for column in table.columns]
+
+
+@functools.lru_cache(maxsize=64)
+def _options(schema: pa.Schema, newlines_in_values: bool) -> pj.ParseOptions:
+    return pj.ParseOptions(schema, newlines_in_values=newlines_in_values, unexpected_field_behavior="ignore")
 
 
 def from_json(schema: pa.Schema, *, keep: tuple[str, ...] = ()) -> FromJson:
@@ -126,7 +130,8 @@ def json_objects(batch: pa.RecordBatch) -> pa.Array:
     pieces: list[Any] = []
     for at, (entry, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
         pieces.append(("{" if at == 0 else ",") + json.dumps(entry.name) + ":")
-        pieces.append(pc.fill_null(_texts(column), "null"))
+        texts = _texts(column)
+        pieces.append(texts if not texts.null_count else pc.fill_null(texts, "null"))
     return pc.binary_join_element_wise(*pieces, "}", "")
 
 
@@ -136,7 +141,9 @@ def _texts(column: pa.Array) -> pa.Array:
     if pa.types.is_boolean(type) or pa.types.is_integer(type) or pa.types.is_decimal(type):
         return column.cast(pa.string())
     if pa.types.is_floating(type):
-        return pc.if_else(pc.is_finite(column), column, None).cast(pa.string())
+        if not np.isfinite(column.to_numpy(zero_copy_only=False)).all():
+            column = pc.if_else(pc.is_finite(column), column, None)
+        return column.cast(pa.string())
     if pa.types.is_string(type) or pa.types.is_large_string(type):
         return _quoted(column.cast(pa.string()))
     if pa.types.is_timestamp(type) or pa.types.is_date(type):
@@ -145,9 +152,19 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def _quoted(column: pa.Array) -> pa.Array:
-    if not pc.any(pc.match_substring_regex(column, _AWKWARD)).as_py():
+    used = _bytes_of(column)
+    if not ((used < _FIRST_PRINTED) | (used == _QUOTE) | (used == _BACKSLASH)).any():
         return _around(column)
     return pa.array([None if value is None else json.dumps(value) for value in column.to_pylist()], pa.string())
+
+
+def _bytes_of(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """Of all its strings together."""
+    _, offsets, data = column.buffers()
+    if data is None or not len(column):
+        return np.zeros(0, np.uint8)
+    ends = np.frombuffer(offsets, np.int32)
+    return np.frombuffer(data, np.uint8)[ends[column.offset] : ends[column.offset + len(column)]]
 
 
 def _around(column: pa.Array) -> pa.Array:

@@ -8,9 +8,11 @@ function of it, whatever crashes.
 from __future__ import annotations
 
 import json
+import threading
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from queue import SimpleQueue
 from typing import Any, Final
 
 import numpy as np
@@ -35,11 +37,17 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True)
 class Measured(Behaviour):
-    """One stage of the plan of a set of metrics, over one part of the keys."""
+    """One stage of the plan of a set of metrics, over one part of the keys.
+
+    `events` are the columns that come to the first stage, `given` those that leave this one.
+    """
 
     definition: Definition
     stage: Stage
     settings: TaskSettings
+    events: pa.Schema
+    given: pa.Schema
+    keep_columns: tuple[str, ...] = ()
     is_last: bool = True
 
     def open(self, shape: Shape) -> Operator:
@@ -66,6 +74,20 @@ class Measured(Behaviour):
             removed=definition.removed,
         )
 
+    def changed(self, definition: Definition) -> Measured:
+        """The same stage of other metrics. Raises DefinitionError where they need other stages."""
+        memory_bytes = self.settings.memory_bytes
+        stages = measured_stages(definition, self.events, memory_bytes, self.keep_columns)
+        found = next((each for each in stages if each.stage.partitioner == self.stage.partitioner), None)
+        before = measured_stages(self.definition, self.events, memory_bytes, self.keep_columns)
+        if found is None or [s.stage.partitioner for s in stages] != [s.stage.partitioner for s in before]:
+            raise DefinitionError(
+                f"these metrics need other stages than the flow has, which are by "
+                f"{', and by '.join(', '.join(s.stage.partitioner) or 'nothing' for s in before)}; stop the flow, "
+                f"change the metrics where it is drawn, and start it again under another name"
+            )
+        return found
+
     def __str__(self) -> str:
         by = ", ".join(self.stage.partitioner) or "nothing: one task for all"
         return f"measures {', '.join(metric.name for metric in self.stage.metrics)} by {by}"
@@ -73,8 +95,8 @@ class Measured(Behaviour):
 
 def measured_stages(
     definition: Definition, schema: pa.Schema, memory_bytes: int, keep_columns: Sequence[str]
-) -> list[tuple[Measured, pa.Schema]]:
-    """The stages that a record visits, in their order, each with the columns that it gives."""
+) -> list[Measured]:
+    """The stages that a record visits, in their order."""
     for column in keep_columns:
         if column not in schema.names:
             raise DefinitionError(f"keep_columns: {column} is not in the data")
@@ -92,7 +114,7 @@ def measured_stages(
             more = [(metric.name, metric.type) for metric in stage.metrics]
             code = [(CODE, pa.int32())] if definition.status is not None and CODE not in given.names else []
             given = pa.schema([*given, *more, *code])
-        found.append((Measured(definition, stage, settings, is_last), given))
+        found.append(Measured(definition, stage, settings, schema, given, tuple(keep_columns), is_last))
     return found
 
 
@@ -110,26 +132,35 @@ def _status(definition: Definition) -> list[tuple[str, pa.DataType]]:
 
 class _Measuring(Operator):
     def __init__(self, behaviour: Measured, shape: Shape):
-        self._behaviour, self._shape = behaviour, shape
-        definition, stage, settings = behaviour.definition, behaviour.stage, behaviour.settings
-        self._task = MeasureTask(stage, settings, _Chunks(shape.files))
-        self._inputs = list(dict.fromkeys([*settings.columns, *stage.columns, *settings.kept]))
-        self._schema = shape.outputs[MAIN]
+        self._drawn, self._shape = behaviour, shape
+        self._chunks = _Chunks(shape.files)
+        self._next: _Next | None = None
+        self._problem: str | None = None
+        self._header: dict[str, Any] = {}
+        self._tables: Tables | None = None
+        self._take_up(behaviour, MeasureTask(behaviour.stage, behaviour.settings, self._chunks))
+
+    def _take_up(self, behaviour: Measured, task: MeasureTask) -> None:
+        """These metrics from now on, and the state that they have."""
+        definition, stage = behaviour.definition, behaviour.stage
+        self._behaviour, self._task = behaviour, task
+        self._inputs = inputs_of(behaviour)
         self._metrics = [metric.name for metric in stage.metrics]
         reasons = definition.policy.reasons(definition.time, definition.arrival, definition.id)
         self._words = (pa.array(STATUSES, pa.string()), pa.array(reasons, pa.string()))
         self._prints = Fingerprints()
-        self._tables: Tables | None = None
-        self._header: dict[str, Any] = {}
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         self._tables = None
+        if self._next is not None:
+            self._next.push(batch)
         answers = self._task.push(batch.select(self._inputs))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns.update(zip(self._metrics, answers, strict=True))
         if self._behaviour.definition.status is not None:
             columns.update(self._fate(columns.pop(CODE, None)))
-        return [(MAIN, pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema))]
+        schema = self._behaviour.given
+        return [(MAIN, pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))]
 
     def _fate(self, before: pa.Array | None) -> dict[str, pa.Array]:
         """What became of the records: here, or at a stage before."""
@@ -141,6 +172,35 @@ class _Measuring(Operator):
         status, reason = (name for name, _ in _status(self._behaviour.definition))
         index = pa.array(codes)
         return {status: self._words[0].take(index), reason: self._words[1].take(index)}
+
+    # ------------------------------------------------------------------ change
+
+    def change(self, message: Mapping[str, Any]) -> None:
+        """Make other metrics ready, beside those that answer; answer with them from this record on; or forget them."""
+        self._tables = None
+        if message["say"] == "prepare":
+            self._prepare(message)
+        elif message["say"] == "switch" and self._next is not None:
+            ready, self._next = self._next, None
+            self._take_up(ready.behaviour, ready.take())
+        elif message["say"] == "forget" and self._next is not None:
+            self._next.stop()
+            self._next = None
+
+    def _prepare(self, message: Mapping[str, Any]) -> None:
+        if self._next is not None:
+            self._next.stop()
+        behaviour = self._behaviour.changed(definition_of(self._behaviour.definition, message["metrics"]))
+        tables, values, files = self._task.dump()
+        self._next = _Next(message, behaviour, self._chunks, (plain(tables), values, files))
+
+    def report(self) -> Mapping[str, Any]:
+        definition = self._behaviour.definition
+        found: dict[str, Any] = {"metrics": plain_definition(definition), "counts": self._task.counts}
+        if self._next is not None:
+            found["ready"] = self._next.message["change"] if self._next.ready.is_set() else 0
+            found["problem"] = self._next.problem
+        return found
 
     # ------------------------------------------------------------------- state
 
@@ -159,8 +219,12 @@ class _Measuring(Operator):
     def _dump(self) -> None:
         self._task.flush()
         self._tables, values, files = self._task.dump(wait=False)
+        is_changed = self._behaviour is not self._drawn
         self._header = {
+            "drawn": self._drawn.recorded.as_json(),
             "recorded": self._behaviour.recorded.as_json(),
+            "metrics": plain_definition(self._behaviour.definition) if is_changed else None,
+            "preparing": None if self._next is None else dict(self._next.message),
             "tables": list(self._tables),
             "values": values,
             "files": [asdict(file) for file in files],
@@ -171,7 +235,8 @@ class _Measuring(Operator):
         return b"".join([len(header).to_bytes(_LENGTH_BYTES, "little"), header, encode(deltas)])
 
     def named_files(self) -> Sequence[str]:
-        return [file["file"] for file in self._header.get("files", ())]
+        mine = [file["file"] for file in self._header.get("files", ())]
+        return mine if self._next is None else [*mine, *self._next.files]
 
     def restore(self, parts: Sequence[bytes]) -> None:
         tables: Tables = {}
@@ -182,11 +247,85 @@ class _Measuring(Operator):
                 tables[name] = delta.apply(tables.get(name))
         if not parts:
             return
-        check_change(self._header["recorded"], self._behaviour.recorded, f"stage {self._shape.stage}")
+        behaviour = self._as_it_was()
+        check_change(self._header["recorded"], behaviour.recorded, f"stage {self._shape.stage}")
         tables = {name: tables[name] for name in self._header["tables"]}
+        task = MeasureTask(behaviour.stage, behaviour.settings, self._chunks)
+        task.restore(plain(tables), self._header["values"], [StoredPart(**file) for file in self._header["files"]])
+        self._take_up(behaviour, task)
         self._prints.changes(tables)
-        files = [StoredPart(**file) for file in self._header["files"]]
-        self._task.restore(plain(tables), self._header["values"], files)
+        if self._header["preparing"] is not None:
+            self._prepare(self._header["preparing"])
+
+    def _as_it_was(self) -> Measured:
+        """Metrics that were changed while the flow ran stay so, unless they are drawn otherwise now."""
+        if self._header["metrics"] is None or self._header["drawn"] != self._drawn.recorded.as_json():
+            return self._drawn
+        return self._drawn.changed(definition_of(self._drawn.definition, self._header["metrics"]))
+
+
+class _Next:
+    """Metrics that will answer soon: made ready in a thread, from the events remembered and those that come."""
+
+    def __init__(
+        self,
+        message: Mapping[str, Any],
+        behaviour: Measured,
+        chunks: _Chunks,
+        state: tuple[Tables, Mapping[str, Any], Sequence[StoredPart]],
+    ):
+        self.message, self.behaviour = message, behaviour
+        self.ready = threading.Event()
+        self.problem: str | None = None
+        self.files = [file.file for file in state[2]]
+        self._error: Exception | None = None
+        self._inputs = inputs_of(behaviour)
+        self._task = MeasureTask(behaviour.stage, behaviour.settings, chunks)
+        self._batches: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=state, name="headrace-metrics", daemon=True)
+        self._thread.start()
+
+    def push(self, batch: pa.RecordBatch) -> None:
+        self._batches.put(batch)
+
+    def take(self) -> MeasureTask:
+        """Once it has caught up. Raises what went wrong."""
+        self.stop()
+        if self._error is not None:
+            raise self._error
+        return self._task
+
+    def stop(self) -> None:
+        self._batches.put(None)
+        self._thread.join()
+
+    def _run(self, tables: Tables, values: Mapping[str, Any], files: Sequence[StoredPart]) -> None:
+        try:
+            self._task.restore(tables, values, files)
+            while True:
+                if self._batches.empty():
+                    self.ready.set()
+                batch = self._batches.get()
+                if batch is None:
+                    return
+                self._task.push(batch.select(self._inputs))
+        except Exception as error:
+            self._error, self.problem = error, f"{type(error).__name__}: {error}"
+
+
+def inputs_of(behaviour: Measured) -> list[str]:
+    """The columns that are pushed."""
+    settings, stage = behaviour.settings, behaviour.stage
+    return list(dict.fromkeys([*settings.columns, *stage.columns, *settings.kept]))
+
+
+def plain_definition(definition: Definition) -> dict[str, Any]:
+    """What of a definition can change, for JSON."""
+    return {"text": definition.text, "added": sorted(definition.added), "removed": sorted(definition.removed)}
+
+
+def definition_of(before: Definition, found: Mapping[str, Any]) -> Definition:
+    return replace(before, text=found["text"], added=frozenset(found["added"]), removed=frozenset(found["removed"]))
 
 
 class _Chunks:

@@ -78,6 +78,13 @@ class Operator(ABC):
         """All of the state: what `changes` would have given, had nothing been asked before."""
         return b""
 
+    def change(self, message: Mapping[str, Any]) -> None:  # noqa: B027
+        """It is to do something else from this record on: a control frame of its inbox says so."""
+
+    def report(self) -> Mapping[str, Any] | None:
+        """What is to be known of it, as plain values."""
+        return None
+
     def named_files(self) -> Sequence[str]:
         """The files (`Shape.files`) that the state of the last `changes` names."""
         return ()

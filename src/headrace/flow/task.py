@@ -54,6 +54,8 @@ class Task:
         self.sent: dict[int, int] = {}
         self.routed: dict[int, int] = {}
         self.delivered: dict[str, int] = {}
+        self.changed = 0
+        """The number of the last change that came with its inbox."""
         self.records_in = 0
         self.records_out = 0
         self._graph = plan.graph
@@ -78,6 +80,11 @@ class Task:
     def is_source(self) -> bool:
         return self.plan.inbox is None
 
+    def reports(self) -> dict[str, Any]:
+        """What its stages have to say, by their names."""
+        found = {name: operator.report() for name, operator in self._operators.items()}
+        return {name: report for name, report in found.items() if report is not None}
+
     # -------------------------------------------------------------------- take
 
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
@@ -90,6 +97,9 @@ class Task:
             if frame is None:
                 continue
             if frame.kind == Kind.DATA and frame.batch is not None:
+                if run and run[0].schema != frame.batch.schema:
+                    self._run_head(run)
+                    run, rows = [], 0
                 run.append(frame.batch)
                 rows += frame.count
                 if rows < _MOST_RECORDS:
@@ -98,6 +108,9 @@ class Task:
             run, rows = [], 0
             if frame.kind == Kind.END:
                 self.ended.add(frame.channel)
+            elif frame.message is not None:
+                self.changed = frame.message["change"]
+                self._operators[frame.message["stage"]].change(frame.message)
         self._run_head(run)
         self.dirty = self.dirty or bool(entries)
         if not self.finished and self._all_ended():
@@ -130,6 +143,8 @@ class Task:
         queue = str(self.plan.inbox)
         if not all(loss.counts(queue, position, frame.stamp) for loss in self._losses):
             return None
+        if frame.message is not None:
+            return frame if frame.message["change"] > self.changed else None
         expected = self.next.get(frame.channel)
         if expected is None:
             if self.plan.channels:
@@ -255,6 +270,7 @@ class Task:
             "sent": self.sent,
             "routed": self.routed,
             "delivered": self.delivered,
+            "changed": self.changed,
             "records_in": self.records_in,
             "records_out": self.records_out,
             "files": self._files,
@@ -285,6 +301,7 @@ class Task:
         self.sent = {int(channel): number for channel, number in values["sent"].items()}
         self.routed = {int(edge): count for edge, count in values["routed"].items()}
         self.delivered = dict(values["delivered"])
+        self.changed = values.get("changed", 0)
         self.records_in, self.records_out = values["records_in"], values["records_out"]
         self._files = {name: [(file, size) for file, size in parts] for name, parts in values["files"].items()}
         for name, parts in self._files.items():

@@ -67,6 +67,8 @@ class Worker:
         self._saving: dict[str, int] = {}
         self._positions: dict[str, list[int]] = {name: [] for name in tasks}
         self._saved_at = dict.fromkeys(tasks, 0.0)
+        self._changed = dict.fromkeys(tasks, 0)
+        """The last change that is in a commit."""
         self._reported_at = 0.0
         self._heard_at: float | None = None
         self._now = 0.0
@@ -77,6 +79,7 @@ class Worker:
         """Before anything else: where a task goes on."""
         self.tasks[task].restore(values, read)
         self._versions[task] = version
+        self._changed[task] = self.tasks[task].changed
 
     # ------------------------------------------------------------------- wants
 
@@ -142,6 +145,7 @@ class Worker:
         self._saving[name] = version
         self._saved_at[name] = self._now
         snapshot = task.snapshot(self.epoch, version)
+        self._changed[name] = task.changed
         self._positions[name].append(task.position)
         return Save(snapshot, self._synced[name])
 
@@ -197,5 +201,7 @@ class Worker:
             "source_ended": task.source_ended,
             "finished": task.finished,
             "safe": safe and not task.dirty,
+            "changed": self._changed[name] if safe else 0,
+            "stages": task.reports(),
             "keep_from": kept[0] if len(kept) == _KEPT else 0,
         }

@@ -60,6 +60,8 @@ class EventReservoir:
         self._late = LateEvents(rows)
         self._shared: dict[tuple[Position, int, int], Slice] = {}
         self._standing: set[int] = set()
+        self._loads = 0
+        self._settled: tuple[int, int, set[int]] | None = None
         self.layout = 0
         self.convert: Callable[[int, Ints], Ints] | None = None
         self.reads = 0
@@ -85,7 +87,7 @@ class EventReservoir:
         """Take the events of a batch, in any order of time; among equal times they come in the order of arrival."""
         self._shared.clear()
         self._standing.clear()
-        times = events[TIME_ROW]
+        times, chunks = events[TIME_ROW], len(self._chunks)
         if len(times) > 1 and (times[1:] < times[:-1]).any():
             events = np.ascontiguousarray(events[:, np.argsort(times, kind="stable")])
         start = 0
@@ -93,14 +95,18 @@ class EventReservoir:
             start = int(np.searchsorted(events[TIME_ROW], self._chunks[-1].last, side="left"))
             self._insert(events[:, :start])
         self._append(events[:, start:])
-        if self.writer is not None:
-            self.writer.close(self._chunks)
-        self._evict()
+        if len(self._chunks) != chunks:
+            if self.writer is not None:
+                self.writer.close(self._chunks)
+            self._evict()
 
     def settle(self) -> None:
-        """After all windows have moved: forget what no iterator stands on."""
+        """After all windows have moved: forget what no iterator stands on, if anything has changed about that."""
         self._shared.clear()
-        self._evict()
+        standing = (len(self._chunks), self._loads, self._standing)
+        if standing != self._settled:
+            self._evict()
+            self._settled = (len(self._chunks), self._loads, set(self._standing))
 
     def _append(self, events: Ints) -> None:
         done, count = 0, events.shape[1]
@@ -306,6 +312,7 @@ class EventReservoir:
             chunk.matrix = self._read(chunk, self._late.of(chunk)) if chunk.loading is None else chunk.loading.result()
             chunk.loading = None
             chunk.passed = False
+            self._loads += 1
         return chunk.matrix
 
     def _read(self, chunk: Chunk, late: Ints) -> Ints:

@@ -351,6 +351,8 @@ class MeasureTask:
         return words.word * unit, (words.valid != 0) & near
 
     def _late_rows(self, times: Ints) -> Ints:
+        if len(times) == 1:
+            return np.flatnonzero(times < self._newest)
         before = np.maximum.accumulate(np.concatenate([[self._newest], times[:-1]]))
         return np.flatnonzero(times < before)
 

@@ -128,7 +128,9 @@ def _plain_words(column: pa.Array) -> Ints:
     if pa.types.is_boolean(type):
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
     if pa.types.is_timestamp(type):
-        column = column.cast(pa.timestamp("us", type.tz), safe=False).view(pa.int64())
+        column = (column if type.unit == "us" else column.cast(pa.timestamp("us", type.tz), safe=False)).view(
+            pa.int64()
+        )
     elif pa.types.is_date(type):
         column = column.cast(pa.date32()).view(pa.int32())
     return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
@@ -176,15 +178,20 @@ def from_words(words: Words, type: pa.DataType, texts: BytesIndex) -> pa.Array:
     if pa.types.is_decimal(type):
         return _decimals_of(words, type)
     if is_float(type):
-        return pa.array(words.word.view(np.float64), mask=nulls).cast(type)
+        return _as(pa.array(words.word.view(np.float64), mask=nulls), type)
     if pa.types.is_boolean(type):
         return pa.array(words.word != 0, mask=nulls)
     numbers = pa.array(words.word, pa.int64(), mask=nulls)
     if pa.types.is_timestamp(type):
-        return numbers.view(pa.timestamp("us", type.tz)).cast(type)
+        return _as(numbers.view(pa.timestamp("us", type.tz)), type)
     if pa.types.is_date(type):
         return numbers.cast(pa.int32()).view(pa.date32()).cast(type)
-    return numbers.cast(type)
+    return _as(numbers, type)
+
+
+def _as(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """To cast to its own type costs as much as to cast to another one, which shows where there is one row."""
+    return column if column.type == type else column.cast(type)
 
 
 def _texts_of(words: Words, type: pa.DataType, texts: BytesIndex) -> pa.Array:
