@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from hdrh.histogram import HdrHistogram
 
 import headrace as hr
@@ -160,7 +161,7 @@ def receive(servers: str, topic: str, rate: float, seconds: float, began: Any, f
         for each in [first, *consumer.consume(10_000, 0)]:
             if each.error() is None:
                 now = time.time_ns() // 1000
-                value = json.loads(each.value())
+                value = json.loads(each.value() or b"{}")
                 if value["due_us"]:
                     left -= 1
                     if int(value["id"]) >= skipped:

@@ -1,7 +1,7 @@
 """Every piece of code in README.md and docs/ runs, and prints what the page says it prints.
 
 - ```python blocks of the README run in order, with a small `payments` DataFrame; those of docs/ in `test_examples`;
-- ```sql blocks are metric texts, and must parse;
+- ```sql blocks are metric texts, some with streams, and must parse;
 - ```console blocks run in a folder with `payments.parquet`, `payments.csv`, `spending_flow.py` and, as `rules.sql`, the
   page's latest sql block above; lines below a `$` command are its output, in which `...` stands for anything. `make` is
   only looked up.
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from headrace.demo.payments import make_day
 from headrace.language import parse
+from headrace.service.streams import read_streams
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,7 +83,7 @@ def test_the_python_of_the_readme_runs(spark: SparkSession, data: Path) -> None:
 
 @pytest.mark.parametrize("block", with_language("sql"), ids=str)
 def test_sql_is_a_metric_text(block: Block) -> None:
-    assert parse(block.code)
+    assert read_streams(block.code) if "CREATE STREAM" in block.code else parse(block.code)
 
 
 @pytest.mark.spark

@@ -22,6 +22,7 @@ from headrace.cli.kafka import kafka
 from headrace.cli.measure import measure
 from headrace.cli.problems import Problem, problem_of
 from headrace.cli.run import run as run_flow
+from headrace.cli.serve import serve
 from headrace.cli.simulate import simulate
 from headrace.cli.state import state
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 for command in (demo, check, explain, measure):
     app.command()(command)
 app.command("run")(run_flow)
+app.command()(serve)
 app.command()(simulate)
 app.add_typer(state)
 app.add_typer(kafka)

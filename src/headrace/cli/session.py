@@ -31,10 +31,10 @@ CONF: Final = {
 
 
 @contextmanager
-def spark_session(command: str) -> Iterator[SparkSession]:
+def spark_session(command: str, cores: str | int = "*") -> Iterator[SparkSession]:
     """A local session for one command, stopped at its end. What the JVM prints goes to a file, not to the screen."""
     with tempfile.NamedTemporaryFile("w+", prefix="headrace-spark-", suffix=".log") as log:
-        spark = _start(command, Path(log.name))
+        spark = _start(command, Path(log.name), cores)
         # PySpark's own handler talks to the JVM in the middle of another call to it; stopping the session is enough.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -43,10 +43,10 @@ def spark_session(command: str) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _start(command: str, log: Path) -> SparkSession:
+def _start(command: str, log: Path, cores: str | int) -> SparkSession:
     with os.fdopen(os.dup(2), "w") as stream, Console(file=stream).status("starting Spark"), _printed_to(log):
         try:
-            return local_session(f"headrace {command}", **CONF)
+            return local_session(f"headrace {command}", cores, **CONF)
         except HeadraceError:
             raise
         except Exception as error:

@@ -20,7 +20,7 @@ from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
 from headrace.flow.measured import measured_stages
 from headrace.flow.operators import MAIN, STOP, Behaviour, Identity, OnError, Stage, listed
 from headrace.flow.record_stages import ForRecord, Keyed
-from headrace.flow.routing import Key, Route
+from headrace.flow.routing import Key, Route, rebalance
 from headrace.measure.definition import MetricSet
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
@@ -134,12 +134,17 @@ class Flow:
         sides = {"errors": _with_reason(name, known)} if on_error == "side" else {}
         return self._stage(name, behaviour, streams, parallelism, Key(columns), schema, sides)
 
-    def measure(self, name: str, metrics: MetricSet, *streams: Stream, parallelism: int | None = None) -> Stream:
+    def measure(
+        self, name: str, metrics: MetricSet, *streams: Stream, parallelism: int | None = None, changeable: bool = False
+    ) -> Stream:
         """Every record with its metrics (`hr.Metrics`), computed the moment it comes.
 
         Records are shared out by the groups of the metrics. Metrics that cannot share groups, as by card and by
         merchant, are stages one after the other: a record leaves the last one with all answers. Records arrive in the
         order in which the queue of a task has them, whatever their times; `arrival=` does not change that.
+
+        `changeable`: metrics can be added and removed while the flow runs (`job.add_metrics`), for which each task
+        needs a queue of its own, even where it could read the source itself.
         """
         if not isinstance(metrics, MetricSet):
             raise FlowError(f"{name}: metrics are an hr.Metrics, not a {type(metrics).__name__}")
@@ -147,13 +152,14 @@ class Flow:
             raise FlowError(f'{name}: a flow keeps its state in memory; leave backend="{metrics.backend}" out')
         known = self._schema_of_inputs(name, streams)
         count = _checked_parallelism(name, parallelism, self._nodes[streams[0].node].parallelism)
-        stages = measured_stages(metrics.definition, known, metrics.memory_bytes // count, metrics.keep_columns)
+        stages = measured_stages(name, metrics.definition, known, metrics.memory_bytes // count, metrics.keep_columns)
         for number, behaviour in enumerate(stages, 1):
             by = behaviour.stage.partitioner
             node = name if behaviour.is_last else f"{name}-{number}"
             tasks = count if by else 1
             # One task has all groups: it can be the very task that the records come from.
-            given = self._stage(node, behaviour, streams, tasks, Key(by) if tasks > 1 else None, behaviour.given, {})
+            route = Key(by) if tasks > 1 else rebalance() if changeable and number == 1 else None
+            given = self._stage(node, behaviour, streams, tasks, route, behaviour.given, {})
             streams = (given,)
         return streams[0]
 

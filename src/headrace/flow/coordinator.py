@@ -187,12 +187,12 @@ class Coordinator:
         return [Tell({"say": "end loops"})]
 
     def _sources_ended(self) -> bool:
-        reports = self._task_reports()
+        reports = self.reports()
         sources = [name for name, task in self.plan.tasks.items() if not task.channels]
         return all(name in reports and (reports[name]["source_ended"] or reports[name]["finished"]) for name in sources)
 
     def _all_finished(self) -> bool:
-        reports = self._task_reports()
+        reports = self.reports()
         return len(reports) == len(self.plan.tasks) and all(
             report["finished"] and report["safe"] for report in reports.values()
         )
@@ -207,7 +207,7 @@ class Coordinator:
 
     # ------------------------------------------------------------------ status
 
-    def _task_reports(self) -> dict[str, Mapping[str, Any]]:
+    def reports(self) -> dict[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
         for seen in self._workers.values():
             if seen.report is not None:
@@ -239,7 +239,7 @@ class Coordinator:
                 }
                 for worker, seen in self._workers.items()
             },
-            "tasks": dict(self._task_reports()),
+            "tasks": dict(self.reports()),
             "restarts": len(self._restarts),
             "stopping": self._stopping,
         }

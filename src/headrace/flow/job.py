@@ -6,10 +6,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace import errors
 from headrace.errors import FlowError, HeadraceError
+from headrace.flow.changes import MetricChanges
 from headrace.flow.coordinator import Coordinator
 from headrace.flow.effects import (
     CancelWorker,
@@ -127,6 +129,31 @@ class Job:
         state = "running" if not self._over.is_set() else "failed" if self._problem is not None else "over"
         order = [vertex.name for vertex in self._plan.vertices]
         return {"flow": self.name, "state": state, "order": order, **found, "backlog_bytes": backlog}
+
+    # ------------------------------------------------------------------ metrics
+
+    def metrics(self, name: str) -> str:
+        """The text of the metrics of a stage (`flow.measure`), with what was changed since it was drawn."""
+        return self._changes(name).definition().text
+
+    def add_metrics(self, name: str, text: str, timeout_s: float = 120.0) -> dict[str, int]:
+        """More metrics, backfilled from the events that are remembered; answers do not stop meanwhile.
+
+        Gives, for each task of the stage, the position of its queue from which on every answer has them.
+        """
+        return self._changes(name).change(lambda before: before.adding(text), timeout_s)
+
+    def remove_metric(self, name: str, metric: str, timeout_s: float = 120.0) -> dict[str, int]:
+        """One metric less, in every answer from the positions on that this gives."""
+        return self._changes(name).change(lambda before: before.removing(metric), timeout_s)
+
+    def _changes(self, name: str) -> MetricChanges:
+        return MetricChanges(self._plan, name, self._queues, self.reports)
+
+    def reports(self) -> dict[str, Mapping[str, Any]]:
+        """The newest report of each task."""
+        with self._lock:
+            return self._coordinator.reports()
 
     @property
     def is_over(self) -> bool:

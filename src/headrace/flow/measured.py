@@ -37,11 +37,12 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True)
 class Measured(Behaviour):
-    """One stage of the plan of a set of metrics, over one part of the keys.
+    """One stage of the plan of a set of metrics, over one part of the keys. `name` is that of the set.
 
     `events` are the columns that come to the first stage, `given` those that leave this one.
     """
 
+    name: str
     definition: Definition
     stage: Stage
     settings: TaskSettings
@@ -77,9 +78,9 @@ class Measured(Behaviour):
     def changed(self, definition: Definition) -> Measured:
         """The same stage of other metrics. Raises DefinitionError where they need other stages."""
         memory_bytes = self.settings.memory_bytes
-        stages = measured_stages(definition, self.events, memory_bytes, self.keep_columns)
+        stages = measured_stages(self.name, definition, self.events, memory_bytes, self.keep_columns)
         found = next((each for each in stages if each.stage.partitioner == self.stage.partitioner), None)
-        before = measured_stages(self.definition, self.events, memory_bytes, self.keep_columns)
+        before = measured_stages(self.name, self.definition, self.events, memory_bytes, self.keep_columns)
         if found is None or [s.stage.partitioner for s in stages] != [s.stage.partitioner for s in before]:
             raise DefinitionError(
                 f"these metrics need other stages than the flow has, which are by "
@@ -94,7 +95,7 @@ class Measured(Behaviour):
 
 
 def measured_stages(
-    definition: Definition, schema: pa.Schema, memory_bytes: int, keep_columns: Sequence[str]
+    name: str, definition: Definition, schema: pa.Schema, memory_bytes: int, keep_columns: Sequence[str]
 ) -> list[Measured]:
     """The stages that a record visits, in their order."""
     for column in keep_columns:
@@ -114,7 +115,7 @@ def measured_stages(
             more = [(metric.name, metric.type) for metric in stage.metrics]
             code = [(CODE, pa.int32())] if definition.status is not None and CODE not in given.names else []
             given = pa.schema([*given, *more, *code])
-        found.append(Measured(definition, stage, settings, schema, given, tuple(keep_columns), is_last))
+        found.append(Measured(name, definition, stage, settings, schema, given, tuple(keep_columns), is_last))
     return found
 
 

@@ -56,6 +56,7 @@ class Task:
         self.delivered: dict[str, int] = {}
         self.changed = 0
         """The number of the last change that came with its inbox."""
+        self.changed_at = 0
         self.records_in = 0
         self.records_out = 0
         self._graph = plan.graph
@@ -108,8 +109,8 @@ class Task:
             run, rows = [], 0
             if frame.kind == Kind.END:
                 self.ended.add(frame.channel)
-            elif frame.message is not None:
-                self.changed = frame.message["change"]
+            elif frame.message is not None and "change" in frame.message:
+                self.changed, self.changed_at = frame.message["change"], entry.next
                 self._operators[frame.message["stage"]].change(frame.message)
         self._run_head(run)
         self.dirty = self.dirty or bool(entries)
@@ -143,7 +144,7 @@ class Task:
         queue = str(self.plan.inbox)
         if not all(loss.counts(queue, position, frame.stamp) for loss in self._losses):
             return None
-        if frame.message is not None:
+        if frame.message is not None and "change" in frame.message:
             return frame if frame.message["change"] > self.changed else None
         expected = self.next.get(frame.channel)
         if expected is None:
@@ -271,6 +272,7 @@ class Task:
             "routed": self.routed,
             "delivered": self.delivered,
             "changed": self.changed,
+            "changed_at": self.changed_at,
             "records_in": self.records_in,
             "records_out": self.records_out,
             "files": self._files,
@@ -301,7 +303,7 @@ class Task:
         self.sent = {int(channel): number for channel, number in values["sent"].items()}
         self.routed = {int(edge): count for edge, count in values["routed"].items()}
         self.delivered = dict(values["delivered"])
-        self.changed = values.get("changed", 0)
+        self.changed, self.changed_at = values.get("changed", 0), values.get("changed_at", 0)
         self.records_in, self.records_out = values["records_in"], values["records_out"]
         self._files = {name: [(file, size) for file, size in parts] for name, parts in values["files"].items()}
         for name, parts in self._files.items():

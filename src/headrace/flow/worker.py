@@ -202,6 +202,8 @@ class Worker:
             "finished": task.finished,
             "safe": safe and not task.dirty,
             "changed": self._changed[name] if safe else 0,
+            "changed_at": task.changed_at,
+            "last_change": task.changed,
             "stages": task.reports(),
             "keep_from": kept[0] if len(kept) == _KEPT else 0,
         }

@@ -128,9 +128,8 @@ def _plain_words(column: pa.Array) -> Ints:
     if pa.types.is_boolean(type):
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
     if pa.types.is_timestamp(type):
-        column = (column if type.unit == "us" else column.cast(pa.timestamp("us", type.tz), safe=False)).view(
-            pa.int64()
-        )
+        column = column if type.unit == "us" else column.cast(pa.timestamp("us", type.tz), safe=False)
+        column = column.view(pa.int64())
     elif pa.types.is_date(type):
         column = column.cast(pa.date32()).view(pa.int32())
     return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)

@@ -149,7 +149,9 @@ def decode(content: bytes | memoryview) -> Frame:
     schema, body = rest[:schema_length], rest[schema_length:]
     batch, message = None, None
     if kind == Kind.DATA:
-        batch = _batch(bytes(schema), body, count)
+        batch = checked_batch(bytes(schema), body)
+        if batch.num_rows != count:
+            raise FrameDamaged(f"its header says {count} records and its batch has {batch.num_rows}")
     elif kind == Kind.CONTROL:
         message = _message(body)
     elif kind not in (Kind.HEARTBEAT, Kind.END) or len(rest):
@@ -159,15 +161,14 @@ def decode(content: bytes | memoryview) -> Frame:
     return Frame(Kind(kind), channel, first, count, batch, message, progress, stamp)
 
 
-def _batch(schema: bytes, body: memoryview, count: int) -> pa.RecordBatch:
+def checked_batch(schema: bytes, body: memoryview) -> pa.RecordBatch:
+    """A record batch from two IPC messages that anybody may have made. Raises FrameDamaged."""
     try:
         if _is_compressed(body):
             raise FrameDamaged("its record batch is compressed, and so of unknown length")
         batch = pa.ipc.read_record_batch(pa.py_buffer(body), _schema(schema))
-        if batch.num_rows != count:
-            raise FrameDamaged(f"its header says {count} records and its batch has {batch.num_rows}")
         batch.validate(full=True)
-        for index in _nested(schema) if count else range(batch.num_columns):
+        for index in _nested(schema) if batch.num_rows else range(batch.num_columns):
             _check_empty_arrays(batch.column(index))
     except (pa.ArrowException, struct.error, OSError, EOFError, MemoryError, UnicodeDecodeError) as error:
         raise FrameDamaged(f"its record batch cannot be read ({_first_line(error)})") from None

@@ -78,6 +78,10 @@ class TopK(Aggregator):
         self._codes = OrderedCodes(self.metric.argument_type, self.texts)
         self._tally = Tally()
         self._treaps = Treaps((MAJOR, MINOR))
+        # Events that are taken before the first batch ask for no answers.
+        self._values: Ints = np.empty(0, np.int64)
+        self._counts: Ints = np.empty(0, np.int64)
+        self._written = 0
 
     def grow(self, slots: int) -> None:
         self._treaps.grow(slots)
@@ -107,8 +111,8 @@ class TopK(Aggregator):
     def begin(self, rows: int, slots: int) -> None:
         super().begin(rows, slots)
         # Only what is written takes memory: the pages of an empty array are not there before.
-        self._values: Ints = np.empty(rows * self._k, np.int64)
-        self._counts: Ints = np.empty(rows * self._k, np.int64)
+        self._values = np.empty(rows * self._k, np.int64)
+        self._counts = np.empty(rows * self._k, np.int64)
         self._written = 0
 
     def push(self, steps: Steps, values: Words) -> None:

@@ -1,0 +1,1 @@
+"""The front end: HTTP requests in, the metrics of every event out."""

@@ -1,0 +1,93 @@
+"""The streams of a front end: created, remembered on disk, started again, deleted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from headrace.errors import FlowError, HeadraceError
+from headrace.language.names import did_you_mean
+from headrace.queues.protocol import Queues
+from headrace.service.engine import Engine, state_of
+from headrace.service.streams import StreamSpec
+from headrace.spark.live import slot_count
+from headrace.state.places import place_of
+from headrace.state.sealed import seal_record, unseal_record
+
+_FOLDER: Final = "streams"
+
+
+class UnknownStream(HeadraceError):
+    """There is no stream of this name."""
+
+
+class Registry:
+    """All streams at one place."""
+
+    def __init__(self, spark: SparkSession, at: str, queues: Queues, parallelism: int = 1):
+        self._spark, self._at, self._queues, self._parallelism = spark, at, queues, parallelism
+        self._place = place_of(at)
+        self._engines: dict[str, Engine] = {}
+        self._lock = threading.Lock()
+        self._slots = slot_count(spark)
+
+    def start(self, wanted: list[StreamSpec]) -> None:
+        """Those that are known at this place go on; those that are new begin. Raises where they differ."""
+        known = {}
+        for name in self._place.files(_FOLDER):
+            path = f"{_FOLDER}/{name}"
+            spec = StreamSpec.from_json(json.loads(json.dumps(unseal_record(self._place.read(path), path))))
+            known[spec.name] = spec
+        for spec in wanted:
+            before = known.setdefault(spec.name, spec)
+            if (before.columns, before.time, before.id) != (spec.columns, spec.time, spec.id):
+                raise FlowError(
+                    f"stream {spec.name} at {self._at} has other columns than this text: "
+                    f"{dict(before.columns)}, not {dict(spec.columns)}; use another place, or delete the stream first"
+                )
+        for spec in known.values():
+            self.create(spec)
+
+    def create(self, spec: StreamSpec) -> None:
+        with self._lock:
+            if spec.name in self._engines:
+                raise FlowError(f"there is a stream {spec.name} already; delete it first, or use another name")
+            if len(self._engines) >= self._slots:
+                raise FlowError(
+                    f"{len(self._engines) + 1} streams need as many task slots, and this session has {self._slots}; "
+                    f"delete a stream, or start Spark with more cores"
+                )
+            engine = Engine(self._spark, spec, self._at, self._queues, self._parallelism)
+            self._place.write(f"{_FOLDER}/{spec.name}", seal_record(spec.as_json()))
+            self._engines[spec.name] = engine
+
+    def delete(self, name: str) -> None:
+        engine = self.engine(name)
+        with self._lock:
+            self._engines.pop(name, None)
+        engine.close()
+        self._place.delete(f"{_FOLDER}/{name}")
+        self._place.delete_folder(f"state/stream-{name}")
+        engine.forget()
+
+    def engine(self, name: str) -> Engine:
+        found = self._engines.get(name)
+        if found is None:
+            names = list(self._engines)
+            hint = did_you_mean(name, names) or (f"there are {', '.join(names)}" if names else "there is none yet")
+            raise UnknownStream(f"there is no stream {name}; {hint}")
+        return found
+
+    def specs(self) -> list[StreamSpec]:
+        return [engine.spec for engine in list(self._engines.values())]
+
+    def about(self, name: str) -> dict[str, Any]:
+        engine = self.engine(name)
+        return {**engine.spec.as_json(), "metrics": engine.metrics(), **state_of(engine)}
+
+    def close(self) -> None:
+        for engine in list(self._engines.values()):
+            engine.close()
