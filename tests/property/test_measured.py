@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
@@ -84,7 +84,7 @@ def _flow(metrics: Metrics, table: pa.Table, parallelism: int, changeable: bool 
 
 
 @given(event_cases(max_rows=30), st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_metrics_that_come_while_the_flow_runs_answer_as_if_they_had_always_been_there(
     case: EventCase, data: st.DataObject
 ) -> None:
@@ -99,14 +99,16 @@ def test_metrics_that_come_while_the_flow_runs_answer_as_if_they_had_always_been
         assert isinstance(behaviour, Measured)
         behaviour.changed(later)
     except HeadraceError:
-        reject()  # it needs a stage of its own
+        return  # they need a stage of their own
+    if "score.0" not in plan.tasks:
+        return  # several stages: one is enough here
     prepare, switch = sorted(data.draw(st.lists(st.integers(0, len(table)), min_size=2, max_size=2)))
     told = {
         prepare: {"change": 1, "stage": "score", "say": "prepare", "metrics": plain_definition(later)},
         switch: {"change": 2, "stage": "score", "say": "switch"},
     }
     if prepare == switch:
-        reject()
+        return
     found, contents, files = list[pa.RecordBatch](), dict[str, bytes](), FilesInMemory()
     task, version = Task(plan, plan.tasks["score.0"], (), files), 0
     for at in range(len(table) + 1):

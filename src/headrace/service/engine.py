@@ -248,6 +248,7 @@ def state_of(engine: Engine) -> Mapping[str, Any]:
         "ready": engine.is_ready,
         "state": status["state"],
         "restarts": status["restarts"],
+        "workers": status["workers"],
         "backlog_bytes": status["backlog_bytes"],
         "tasks": status["tasks"],
     }
