@@ -38,7 +38,7 @@ def headrace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def on_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands use the session of the tests, with their own settings, instead of starting one each."""
-    monkeypatch.setattr(session, "local_session", lambda app, **conf: spark)
+    monkeypatch.setattr(session, "local_session", lambda app, cores, **conf: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     before = {key: str(spark.conf.get(key)) for key in session.CONF}
     for key, value in session.CONF.items():
