@@ -316,7 +316,7 @@ class Race:
     def flink(self, what: str, rate: float, minutes: int, seconds: float, history: int = 0, **more: Any) -> Measured:
         topics = self.place.topics()
         running = flink_over(self.place.servers, *topics, minutes, **more)
-        # Ten minutes of history: it does not get through an hour of it, for it scans the times of a card at every firing.
+        # Ten minutes of history: it does not get through an hour, for it scans the times of a card at every firing.
         return self.run("Flink SQL", what, rate, running, topics, seconds, history, 600.0)
 
 
