@@ -7,12 +7,11 @@ in it (coordinated omission corrected). The flow reads a queue, runs a stage tha
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from hdrh.histogram import HdrHistogram
 
 import headrace as hr
 from bench.harness import Bench, Target, is_quick
+from bench.support.echo import bare_echo, due_until, in_two_processes
 from headrace.queues.kafka import KafkaQueues
 from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
@@ -34,8 +34,6 @@ MILLISECONDS: Final = "ms"
 SCHEMA: Final = pa.schema([("n", pa.int64()), ("due_us", pa.int64()), ("card", pa.string())])
 _WARM_S: Final = 3.0 if is_quick() else 15.0
 """A broker compiles its code as it goes: its first seconds are not what it is like later."""
-_ONE_BY_ONE: Final = 2000
-"""Up to so many events a second are sent one by one; more of them each millisecond, as many as are due."""
 _DRAIN_S: Final = 10.0
 
 
@@ -59,32 +57,17 @@ def send(queues: Queues, queue: str, rate: float, seconds: float, began: Any) ->
         began.wait()
         start, sent = time.time() + 0.2, 0
         while sent < int(rate * seconds):
-            _sleep_until(start + sent / rate + (0.0 if rate <= _ONE_BY_ONE else 0.001))
-            until = min(int(rate * seconds), max(sent + 1, int((time.time() - start) * rate)))
+            until = due_until(start, rate, sent, int(rate * seconds))
             numbers = range(sent, until)
             due = [int((start + n / rate) * 1e6) for n in numbers]
             sender.send(pa.record_batch([list(numbers), due, [f"card-{n % 1000}" for n in numbers]], schema=SCHEMA))
             sent = until
 
 
-def _sleep_until(due: float) -> None:
-    while (left := due - time.time()) > 0:
-        # The last stretch is not slept: a timer is late by more than what is measured.
-        time.sleep(left - 0.0002 if left > 0.0003 else 0)
-
-
 def measured(queues: Queues, name: str, rate: float, seconds: float) -> HdrHistogram:
     """Latencies in microseconds of the events after the warm-up."""
-    context = multiprocessing.get_context("spawn")
-    began, (found, there) = context.Event(), context.Pipe(duplex=False)
-    receiver = context.Process(target=receive, args=(queues, f"{name}-out", rate, seconds, began, there))
-    sender = context.Process(target=send, args=(queues, f"{name}-in", rate, seconds, began))
-    for process in (receiver, sender):
-        process.start()
-    there.close()
-    encoded = found.recv()
-    for process in (receiver, sender):
-        process.join()
+    ends = (queues, f"{name}-out", rate, seconds), (queues, f"{name}-in", rate, seconds)
+    encoded = in_two_processes((receive, ends[0]), (send, ends[1]))
     if isinstance(encoded, int):
         raise RuntimeError(f"{encoded} events did not come back")
     return HdrHistogram.decode(encoded)
@@ -121,40 +104,9 @@ def headrace_echo(spark: Any, queues: Queues, name: str, folder: str) -> Iterato
         job.stop(drain=False)
 
 
-def bare_echo(queues: KafkaQueues, name: str, stopped: Any) -> None:
-    """What a Python program does without Headrace: poll one, drain, produce. No state, no commits, nothing exact."""
-    from confluent_kafka import Consumer, Producer, TopicPartition
-
-    topic_in, topic_out = queues.topic(f"q.{name}-in"), queues.topic(f"q.{name}-out")
-    common = {"bootstrap.servers": queues.servers}
-    consumer = Consumer({**common, "group.id": "bare", "fetch.wait.max.ms": 5, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic_in, 0, 0)])
-    producer = Producer({**common, "linger.ms": 0, "enable.idempotence": True})
-    while not stopped.is_set():
-        first = consumer.poll(0.1)
-        if first is None:
-            continue
-        for message in [first, *consumer.consume(1000, 0)]:
-            if message.error() is None:
-                producer.produce(topic_out, message.value())
-        producer.poll(0)
-    producer.flush()
-    consumer.close()
-
-
-@contextmanager
-def bare_process(queues: KafkaQueues, name: str) -> Iterator[None]:
-    context = multiprocessing.get_context("spawn")
-    stopped = context.Event()
+def bare_process(queues: KafkaQueues, name: str) -> AbstractContextManager[None]:
     queues.create([f"q.{name}-in", f"q.{name}-out"])
-    process = context.Process(target=bare_echo, args=(queues, name, stopped))
-    process.start()
-    time.sleep(2.0)
-    try:
-        yield
-    finally:
-        stopped.set()
-        process.join()
+    return bare_echo(queues.servers, queues.topic(f"q.{name}-in"), queues.topic(f"q.{name}-out"))
 
 
 # ------------------------------------------------------------------------- main

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from hdrh.histogram import HdrHistogram
 
 import headrace as hr
 from bench.harness import Bench, Target, is_quick
+from bench.support.echo import bare_echo, due_until, in_two_processes
 from bench.support.flink import FlinkFailed, FlinkUnavailable
 from bench.support.flink_kafka import flink_over
 from headrace.flow.json_stages import json_objects
@@ -46,7 +46,6 @@ SCHEMA: Final = pa.schema(
 CARDS: Final = 10_000
 _WARM_S: Final = 3.0 if is_quick() else 12.0
 _DRAIN_S: Final = 30.0
-_ONE_BY_ONE: Final = 2000
 _TWO: Final = "SELECT sum(amount) AS spent, count(*) AS n FROM payments GROUP BY card OVER sliding {window}"
 _THREE: Final = (
     "SELECT sum(amount) AS spent, avg(amount) AS usual, count(*) AS n FROM payments GROUP BY card OVER sliding {window}"
@@ -112,21 +111,13 @@ def send(servers: str, topic: str, rate: float, seconds: float, began: Any) -> N
     began.wait()
     start, sent = time.time() + 0.2, 0
     while sent < total:
-        _sleep_until(start + sent / rate + (0.0 if rate <= _ONE_BY_ONE else 0.001))
-        now = time.time()
-        until = min(total, max(sent + 1, int((now - start) * rate)))
-        ms = int(now * 1000)
+        until = due_until(start, rate, sent, total)
+        ms = time.time_ns() // 1_000_000
         for number in range(sent, until):
             producer.produce(topic, message(number, ms, names[number], int((start + number / rate) * 1e6)))
         producer.poll(0)
         sent = until
     producer.flush()
-
-
-def _sleep_until(due: float) -> None:
-    while (left := due - time.time()) > 0:
-        # The last stretch is not slept: a timer is late by more than what is measured.
-        time.sleep(left - 0.0002 if left > 0.0003 else 0)
 
 
 @dataclass(frozen=True)
@@ -170,16 +161,8 @@ def receive(servers: str, topic: str, rate: float, seconds: float, began: Any, f
 
 
 def measured(servers: str, topic_in: str, topic_out: str, rate: float, seconds: float) -> Measured:
-    context = multiprocessing.get_context("spawn")
-    began, (found, there) = context.Event(), context.Pipe(duplex=False)
-    receiver = context.Process(target=receive, args=(servers, topic_out, rate, seconds, began, there))
-    sender = context.Process(target=send, args=(servers, topic_in, rate, seconds, began))
-    for process in (receiver, sender):
-        process.start()
-    there.close()
-    missing, encoded = found.recv()
-    for process in (receiver, sender):
-        process.join()
+    ends = (servers, topic_out, rate, seconds), (servers, topic_in, rate, seconds)
+    missing, encoded = in_two_processes((receive, ends[0]), (send, ends[1]))
     return Measured(HdrHistogram.decode(encoded), missing)
 
 
@@ -211,19 +194,6 @@ class Place:
             yield job
         finally:
             job.stop(drain=False)
-
-    @contextmanager
-    def bare(self, topic_in: str, topic_out: str) -> Iterator[None]:
-        context = multiprocessing.get_context("spawn")
-        stopped = context.Event()
-        process = context.Process(target=bare_echo, args=(self.servers, topic_in, topic_out, stopped))
-        process.start()
-        time.sleep(2.0)
-        try:
-            yield
-        finally:
-            stopped.set()
-            process.join()
 
     def end_of(self, topic: str) -> int:
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "bench-ends"})
@@ -264,24 +234,6 @@ def parsed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def written(batch: pa.RecordBatch) -> pa.RecordBatch:
     return hr.to_json(key="card")(batch.drop_columns(["ts"]))
-
-
-def bare_echo(servers: str, topic_in: str, topic_out: str, stopped: Any) -> None:
-    """What a Python program does without Headrace: poll one, drain, produce. No metrics, no state, nothing exact."""
-    common = {"bootstrap.servers": servers}
-    consumer = Consumer({**common, "group.id": "bare", "fetch.wait.max.ms": 5, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic_in, 0, 0)])
-    producer = Producer({**common, "linger.ms": 0, "enable.idempotence": True})
-    while not stopped.is_set():
-        first = consumer.poll(0.1)
-        if first is None:
-            continue
-        for each in [first, *consumer.consume(1000, 0)]:
-            if each.error() is None:
-                producer.produce(topic_out, each.value())
-        producer.poll(0)
-    producer.flush()
-    consumer.close()
 
 
 # ------------------------------------------------------------------------- main
@@ -351,10 +303,10 @@ def race(race: Race) -> None:
     bench, place = race.bench, race.place
     hour = 20_000 if bench.quick else 1_800_000
     topics = place.topics()
-    with bench.step("a broker that has seen producers"), place.bare(*topics):
+    with bench.step("a broker that has seen producers"), bare_echo(place.servers, *topics):
         measured(place.servers, *topics, 500, _WARM_S + race.seconds / 2)
     topics = place.topics()
-    bare = race.run("bare Python echo", "500 ev/s", 500, place.bare(*topics), topics, race.seconds)
+    bare = race.run("bare Python echo", "500 ev/s", 500, bare_echo(place.servers, *topics), topics, race.seconds)
     slow = race.headrace("500 ev/s over 60 minutes", 500, _TWO.format(window="60 minutes"), race.seconds, hour)
     bench.ratio("p999_ms_500", slow.ms(99.9))
     bench.ratio("p999_over_bare_echo", slow.ms(99.9) / bare.ms(99.9))

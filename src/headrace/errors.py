@@ -17,6 +17,7 @@ HeadraceError
 │   ├── QueueDamaged        a queue has lost or changed frames
 │   ├── QueueUnreachable    a broker does not answer: which, what was tried, for how long
 │   └── FrameDamaged        bytes that are not a frame
+├── RequestRefused          a request to the front end: with the status of HTTP that says so
 └── EnvironmentProblem      Java, Python or Spark on this machine cannot run it
 
 Each keeps its fields and can be pickled: errors cross process borders on Spark.
@@ -179,6 +180,14 @@ class FrameDamaged(QueueError):
     def __init__(self, problem: str):
         self.problem = problem
         super().__init__(f"a frame is damaged: {problem}")
+
+
+class RequestRefused(HeadraceError):
+    """A request that is not answered, and why; `retry_after_s` is when it may be."""
+
+    def __init__(self, problem: str, status: int = 422, retry_after_s: float | None = None):
+        self.status, self.retry_after_s = status, retry_after_s
+        super().__init__(problem)
 
 
 class EnvironmentProblem(HeadraceError):

@@ -7,7 +7,6 @@ import datetime as dt
 import itertools
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,9 +54,9 @@ def _plain(answer: dict[str, Any]) -> dict[str, Any]:
 class Service:
     """The front end, and a client of it."""
 
-    def __init__(self, spark: SparkSession, folder: Path, limits: Limits | None = None, text: str = TEXT):
-        self.registry = Registry(spark, str(folder), LogQueues(folder / "queues"))
-        self.registry.start(read_streams(text))
+    def __init__(self, spark: SparkSession, folder: Path, limits: Limits | None = None, tasks: int = 1):
+        self.registry = Registry(spark, str(folder), LogQueues(folder / "queues"), tasks)
+        self.registry.start(read_streams(TEXT))
         app = make_app(self.registry, limits, timeout_s=20.0)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
         until(lambda: all(self.registry.engine(spec.name).is_ready for spec in self.registry.specs()))
@@ -246,6 +245,7 @@ def test_an_arrow_bomb_is_refused(idle: Service) -> None:
         ("GET", "/streams", {"authorization": ""}, 401, "Authorization: Bearer"),
         ("GET", "/streams", {"authorization": "Bearer wrong"}, 403, "not one of those"),
         ("DELETE", "/streams/payments/metrics/nn", {}, 422, "there is no metric nn"),
+        ("POST", "/streams/payments/metrics", {}, 422, "line"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
@@ -297,14 +297,25 @@ def test_streams_are_created_and_deleted(idle: Service) -> None:
     asyncio.run(run())
 
 
-def test_too_many_requests() -> None:
-    limits = Limits(rate=5.0)
-    refused = 0
-    for _ in range(20):
-        try:
-            limits.check(None, "client")
-        except Exception as error:
-            refused += getattr(error, "status", 0) == 429
-    assert 10 <= refused <= 15
-    time.sleep(0.25)
-    limits.check(None, "client")
+def test_a_stream_that_was_deleted_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing of it is left that another one of its name would read: no event, no answer, no state."""
+    service = Service(spark, tmp_path, tasks=2)
+    spec = service.registry.engine("payments").spec
+
+    async def run() -> None:
+        for _ in range(2):
+            answers = (await service.post([event(n) for n in range(30)])).json()["answers"]
+            found = [{name: answer[name] for name in ("txn", "spent", "n")} for answer in answers]
+            assert found == expected(30, spec)
+            assert {answer["status"] for answer in answers} == {"ok"}
+            assert (await service.client.delete("/streams/payments")).status_code == 200
+            assert (await service.client.post("/streams", json=spec.as_json())).status_code == 201
+
+    asyncio.run(run())
+    service.registry.close()
+
+
+def test_a_metric_over_a_column_that_is_not_there(idle: Service) -> None:
+    text = "SELECT sum(amuont) AS x FROM payments GROUP BY card OVER sliding 1 hour"
+    found = asyncio.run(idle.client.post("/streams/payments/metrics", content=text))
+    assert (found.status_code, "did you mean amount" in found.json()["error"]) == (422, True), found.text

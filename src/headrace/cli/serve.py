@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,8 +39,8 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests a second that one client may send.")] = None,
     body_mb: Annotated[float, typer.Option(min=0.001, help="The largest body, in MB.")] = 4.0,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate, for HTTPS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", exists=True, help="Certificate, for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", exists=True, help="Its key.")] = None,
     debug: Debug = False,
 ) -> None:
     """Answer every event that is posted with its exact metrics. Ctrl-C stops; the next start goes on.
@@ -58,6 +59,7 @@ def serve(
     wanted = read_streams(read_query(metrics_file))
     tokens = tuple(token.strip() for token in os.environ.get(TOKENS, "").split(",") if token.strip())
     queues: Queues = kafka_queues(kafka) if kafka is not None else LogQueues(Path(at) / "queues")
+    _check_port(host, port)
     with spark_session("serve", _SLOTS) as spark:
         registry = Registry(spark, str(Path(at).absolute()), queues, parallelism)
         try:
@@ -77,6 +79,17 @@ def serve(
             )
         finally:
             registry.close()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Before Spark is started for nothing."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot listen on {host}:{port} ({error.strerror or error}); choose another address: --host, --port"
+        ) from None
 
 
 def _uvicorn() -> Any:

@@ -55,21 +55,24 @@ class MetricChanges:
         for behaviour in self._stages.values():
             behaviour.changed(wanted)  # raises what is wrong with it
         deadline = time.monotonic() + timeout_s
-        prepared = self._next_number()
-        more = {"say": "prepare", "metrics": plain_definition(wanted)}
-        for node in self._stages:
-            self._send(node, prepared, more)
+        number = self._next_number()
+        # Stages may share an inbox: each frame has a number of its own.
+        prepared = {node: number + at for at, node in enumerate(self._stages)}
+        for node, own in prepared.items():
+            self._send(node, own, {"say": "prepare", "metrics": plain_definition(wanted)})
+        number += len(prepared)
         try:
             self._wait(lambda: self._are_ready(prepared), deadline, "make the metrics ready")
         except FlowError:
-            for node in self._stages:
-                self._send(node, prepared + 1, {"say": "forget"})
+            for at, node in enumerate(self._stages):
+                self._send(node, number + at, {"say": "forget"})
             raise
         # A stage is asked for what those before it give: they begin first, and end last.
         grows = set(before.names) <= set(wanted.names)
-        for step, node in enumerate(self._stages if grows else reversed(list(self._stages)), 1):
-            self._send(node, prepared + step, {"say": "switch"})
-            self._wait(lambda node=node, n=prepared + step: self._has_switched(node, n), deadline, f"switch {node}")  # type: ignore[misc]
+        for node in self._stages if grows else reversed(list(self._stages)):
+            self._send(node, number, {"say": "switch"})
+            self._wait(lambda node=node, n=number: self._has_switched(node, n), deadline, f"switch {node}")  # type: ignore[misc]
+            number += 1
         last = next(node for node, each in self._stages.items() if each.is_last)
         return {task.name: int(self._reports()[task.name]["changed_at"]) for task in self._tasks(last)}
 
@@ -99,9 +102,9 @@ class MetricChanges:
                 writer.append(inbox, [frame])
             writer.sync(inboxes)
 
-    def _are_ready(self, number: int) -> bool:
+    def _are_ready(self, numbers: Mapping[str, int]) -> bool:
         reports = self._reports()
-        for node in self._stages:
+        for node, number in numbers.items():
             for task in self._tasks(node):
                 said = reports[task.name]["stages"].get(node, {})
                 if said.get("problem"):

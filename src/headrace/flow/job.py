@@ -130,6 +130,13 @@ class Job:
         order = [vertex.name for vertex in self._plan.vertices]
         return {"flow": self.name, "state": state, "order": order, **found, "backlog_bytes": backlog}
 
+    def forget(self) -> None:
+        """After it is over: its queues, those outside too, and its commits are gone; the next start begins anew."""
+        if not self._over.is_set():
+            raise FlowError(f"flow {self.name} runs; stop it first")
+        self._queues.delete([*self._plan.queues, control_queue(self.name), report_queue(self.name)])
+        FlowStore(self._location, self.name).delete()
+
     # ------------------------------------------------------------------ metrics
 
     def metrics(self, name: str) -> str:

@@ -184,6 +184,10 @@ class FlowStore:
             if name not in named and _stamp(name) < oldest:
                 self._place.delete(f"{folder}/files/{name}")
 
+    def delete(self) -> None:
+        """All that there is of this flow."""
+        self._place.delete_folder(self.flow)
+
     def files(self, task: str, epoch: int) -> Files:
         """For what the stages of a task keep themselves."""
         return _StoredFiles(self._place, f"{self._folder(task)}/files", epoch)

@@ -22,13 +22,12 @@ from headrace.errors import DefinitionError, StateDamaged
 from headrace.flow.files import Files
 from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape
 from headrace.measure.definition import Definition
-from headrace.measure.explain import describe
 from headrace.measure.plan import Stage
 from headrace.measure.policy import STATUSES
-from headrace.measure.recorded import Recorded, check_change
+from headrace.measure.recorded import Recorded, check_change, recorded_of
 from headrace.measure.task import MeasureTask, TaskSettings
-from headrace.state.store import StoredPart
-from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode, plain
+from headrace.state.store import StoredPart, parts_of
+from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode, plain, whole
 
 CODE: Final = "__headrace_code"
 """What became of a record, on its way from stage to stage."""
@@ -61,19 +60,7 @@ class Measured(Behaviour):
     @property
     def recorded(self) -> Recorded:
         """What its state is of."""
-        definition, names = self.definition, {metric.name for metric in self.stage.metrics}
-        return Recorded(
-            shards=1,
-            partitioner=self.stage.partitioner,
-            time=definition.time,
-            id=definition.id,
-            arrival=definition.arrival,
-            policy=asdict(definition.policy),
-            metrics={metric.name: describe(metric) for metric in self.stage.metrics},
-            columns={name: str(type) for name, type in self.settings.kept.items()},
-            added=definition.added & names,
-            removed=definition.removed,
-        )
+        return recorded_of(self.definition, self.stage, self.settings)
 
     def changed(self, definition: Definition) -> Measured:
         """The same stage of other metrics. Raises DefinitionError where they need other stages."""
@@ -192,7 +179,7 @@ class _Measuring(Operator):
         if self._next is not None:
             self._next.stop()
         behaviour = self._behaviour.changed(definition_of(self._behaviour.definition, message["metrics"]))
-        tables, values, files = self._task.dump()
+        tables, values, files = self._task.dump(wait=False)
         self._next = _Next(message, behaviour, self._chunks, (plain(tables), values, files))
 
     def report(self) -> Mapping[str, Any]:
@@ -215,7 +202,7 @@ class _Measuring(Operator):
         if self._tables is None:
             self._dump()
         assert self._tables is not None
-        return self._packed({name: _whole(table) for name, table in self._tables.items()})
+        return self._packed({name: whole(table) for name, table in self._tables.items()})
 
     def _dump(self) -> None:
         self._task.flush()
@@ -336,21 +323,12 @@ class _Chunks:
         self._files = files
 
     def write(self, contents: Sequence[bytes]) -> tuple[StoredPart, list[StoredPart]]:
-        whole = b"".join(contents)
-        name = self._files.write(whole)
-        parts, offset = [], 0
-        for content in contents:
-            parts.append(StoredPart(name, offset, len(content), zlib.crc32(content)))
-            offset += len(content)
-        return StoredPart(name, 0, len(whole), zlib.crc32(whole)), parts
+        content = b"".join(contents)
+        name = self._files.write(content)
+        return StoredPart(name, 0, len(content), zlib.crc32(content)), parts_of(name, contents)
 
     def read(self, part: StoredPart) -> bytes:
         content = self._files.read(part.file, part.offset, part.size_bytes)
         if zlib.crc32(content) != part.crc:
             raise StateDamaged(part.file, "its checksum is not the one it was written with")
         return content
-
-
-def _whole(table: Any) -> Delta:
-    array = getattr(table, "table", table)
-    return Delta(array.dtype.str, array.shape, None, array)

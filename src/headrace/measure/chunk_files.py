@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
 from headrace.measure.jit import Ints
 from headrace.state.places import LocalPlace
-from headrace.state.store import StageStore, StoredPart
+from headrace.state.store import StageStore, StoredPart, parts_of
 
 T = TypeVar("T")
 
@@ -101,11 +101,7 @@ class StageFiles:
 
     def write(self, contents: Sequence[bytes]) -> tuple[StoredPart, list[StoredPart]]:
         file = self._store.write_file(self._batch, "events", b"".join(contents))
-        parts, offset = [], 0
-        for content in contents:
-            parts.append(StoredPart(file.file, offset, len(content), zlib.crc32(content)))
-            offset += len(content)
-        return file, parts
+        return file, parts_of(file.file, contents)
 
     def read(self, part: StoredPart) -> bytes:
         return self._store.read_part(part)

@@ -13,6 +13,10 @@ from typing import Any, Final
 
 from headrace.errors import StateDamaged, StateMismatch
 from headrace.language.type_names import spark_name
+from headrace.measure.definition import Definition
+from headrace.measure.explain import describe
+from headrace.measure.plan import Stage
+from headrace.measure.task import TaskSettings
 from headrace.measure.words import type_named
 from headrace.state.store import FORMAT, StageStore, check_format
 
@@ -57,6 +61,32 @@ class Recorded:
         found = asdict(self)
         del found["added"], found["removed"]
         return {"format": FORMAT, **found, "partitioner": list(self.partitioner), "stages": list(self.stages)}
+
+
+def recorded_of(
+    definition: Definition,
+    stage: Stage,
+    settings: TaskSettings,
+    *,
+    shards: int = 1,
+    backend: str = "columnar",
+    stages: tuple[str, ...] = (),
+) -> Recorded:
+    """What the state of a stage of these metrics is of."""
+    return Recorded(
+        shards=shards,
+        partitioner=stage.partitioner,
+        time=definition.time,
+        id=definition.id,
+        arrival=definition.arrival,
+        policy=asdict(definition.policy),
+        metrics={metric.name: describe(metric) for metric in stage.metrics},
+        columns={name: str(type) for name, type in settings.kept.items()},
+        backend=backend,
+        stages=stages,
+        added=definition.added & {metric.name for metric in stage.metrics},
+        removed=definition.removed,
+    )
 
 
 def record(store: StageStore, batch: int, recorded: Recorded) -> None:

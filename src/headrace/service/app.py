@@ -12,13 +12,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from headrace import __version__
-from headrace.errors import DefinitionError, FlowError, HeadraceError, ParseError
+from headrace.errors import DefinitionError, FlowError, HeadraceError, QueryError, RequestRefused
 from headrace.service.documents import ANSWERS, EVENTS, METRIC_TEXT, REFUSALS, STREAM
 from headrace.service.engine import Unanswered
-from headrace.service.events import BadEvents, from_arrow_body, from_json_body
+from headrace.service.events import from_arrow_body, from_json_body
 from headrace.service.figures import task_lines
-from headrace.service.limits import Limits, Refused
-from headrace.service.registry import Registry, UnknownStream
+from headrace.service.limits import Limits
+from headrace.service.registry import Registry
 from headrace.service.streams import StreamSpec
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -53,10 +53,10 @@ def _refuse(app: FastAPI, limits: Limits) -> None:
                 limits.check(request.headers.get("authorization"), request.client.host if request.client else "")
             length = request.headers.get("content-length", "0")
             if not length.isdigit() or int(length) > limits.body_bytes:
-                raise Refused(413, f"the body is too large: {limits.body_bytes:,} bytes at most")
+                raise RequestRefused(f"the body is too large: {limits.body_bytes:,} bytes at most", 413)
             request.state.body_bytes = limits.body_bytes
             return await call(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return _refusal(refused.status, str(refused), refused.retry_after_s)
 
     @app.exception_handler(HeadraceError)
@@ -69,11 +69,9 @@ def _refuse(app: FastAPI, limits: Limits) -> None:
 
 
 def _status_of(error: HeadraceError) -> int:
-    if isinstance(error, BadEvents | Refused):
+    if isinstance(error, RequestRefused):
         return error.status
-    if isinstance(error, UnknownStream):
-        return 404
-    if isinstance(error, DefinitionError | ParseError):
+    if isinstance(error, DefinitionError | QueryError):
         return 422
     return 409 if isinstance(error, FlowError) else 503
 
@@ -91,7 +89,7 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise Refused(413, f"the body is too large: {most:,} bytes at most")
+            raise RequestRefused(f"the body is too large: {most:,} bytes at most", 413)
         parts.append(part)
     return b"".join(parts)
 
@@ -157,7 +155,7 @@ def _add_streams(app: FastAPI, registry: Registry) -> None:
     async def add(name: str, request: Request) -> dict[str, Any]:
         engine, text = registry.engine(name), await _body(request)
         if len(text) > _MOST_TEXT:
-            raise Refused(413, "the text is too long")
+            raise RequestRefused("the text is too long", 413)
         return {"from": await asyncio.to_thread(engine.add_metrics, _decoded(text))}
 
     @app.delete("/streams/{name}/metrics/{metric}", summary="One metric less")
@@ -169,7 +167,7 @@ def _decoded(text: bytes) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:
-        raise BadEvents("the text is not UTF-8", 400) from None
+        raise RequestRefused("the text is not UTF-8", 400) from None
 
 
 def _spec_in(body: bytes) -> StreamSpec:
@@ -179,11 +177,13 @@ def _spec_in(body: bytes) -> StreamSpec:
         columns = {str(name): str(type) for name, type in found["columns"].items()}
         parts = [found[name] for name in ("name", "time", "id", "metrics")]
     except (ValueError, RecursionError) as error:
-        raise BadEvents(f"the body is not JSON: {error}", 400) from None
+        raise RequestRefused(f"the body is not JSON: {error}", 400) from None
     except (TypeError, KeyError, AttributeError):
         parts = [None]
     if not all(isinstance(part, str) for part in parts):
-        raise BadEvents('a stream is {"name": …, "columns": {name: type}, "time": …, "id": …, "metrics": "SELECT …"}')
+        raise RequestRefused(
+            'a stream is {"name": …, "columns": {name: type}, "time": …, "id": …, "metrics": "SELECT …"}'
+        )
     name, time, id, text = parts
     return StreamSpec(name, columns, time, id, text)
 

@@ -14,10 +14,9 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from headrace.errors import HeadraceError
 from headrace.flow.json_stages import json_objects
@@ -27,6 +26,9 @@ from headrace.queues.protocol import Queues
 from headrace.service.figures import Figures
 from headrace.service.streams import REASON, STATUS, StreamSpec
 from headrace.spark.live import Flow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 REQUEST: Final = "__request"
 ROW: Final = "__row"
@@ -112,10 +114,6 @@ class Engine:
         self._sender.close()
         if not self.job.is_over:
             self.job.stop(drain=False)
-
-    def forget(self) -> None:
-        """Its queues are gone for good."""
-        self._queues.delete([outside(self._events), outside(self._answers)])
 
     # ------------------------------------------------------------------- answer
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import FrameDamaged, HeadraceError
+from headrace.errors import FrameDamaged, RequestRefused
 from headrace.language.names import did_you_mean
 from headrace.language.type_names import spark_name
 from headrace.model.frames import checked_batch
@@ -21,31 +21,23 @@ MOST_EVENTS: Final = 10_000
 _SHOWN: Final = 60
 
 
-class BadEvents(HeadraceError):
-    """What is wrong with the events of a request, and where."""
-
-    def __init__(self, problem: str, status: int = 422):
-        self.status = status
-        super().__init__(problem)
-
-
 def from_json_body(body: bytes, schema: pa.Schema, needed: tuple[str, ...]) -> pa.RecordBatch:
-    """One event, an object, or many, an array of them. `needed` columns must be there. Raises BadEvents."""
+    """One event, an object, or many, an array of them. `needed` columns must be there. Raises RequestRefused."""
     try:
         found = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise BadEvents(f"the body is not JSON: {error}", 400) from None
+        raise RequestRefused(f"the body is not JSON: {error}", 400) from None
     events = [found] if isinstance(found, dict) else found
     if not isinstance(events, list):
-        raise BadEvents("the body must be an event, a JSON object, or an array of them")
+        raise RequestRefused("the body must be an event, a JSON object, or an array of them")
     _check_count(len(events))
     for number, event in enumerate(events):
         if not isinstance(event, dict):
-            raise BadEvents(f"event {number} is not a JSON object: {_shown(event)}")
+            raise RequestRefused(f"event {number} is not a JSON object: {_shown(event)}")
         unknown = next((name for name in event if name not in schema.names), None)
         if unknown is not None:
             hint = did_you_mean(unknown, schema.names) or f"the stream has {', '.join(schema.names)}"
-            raise BadEvents(f"event {number} has a field {unknown!r} that the stream does not have; {hint}")
+            raise RequestRefused(f"event {number} has a field {unknown!r} that the stream does not have; {hint}")
     columns = [_column(entry, [event.get(entry.name) for event in events]) for entry in schema]
     return _complete(pa.RecordBatch.from_arrays(columns, schema=schema), needed)
 
@@ -55,14 +47,14 @@ def from_arrow_body(body: bytes, schema: pa.Schema, needed: tuple[str, ...]) -> 
     try:
         messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)))
     except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
-        raise BadEvents(f"the body is not an Arrow stream: {error}", 400) from None
+        raise RequestRefused(f"the body is not an Arrow stream: {error}", 400) from None
     if not messages or messages[0].type != "schema":
-        raise BadEvents("the body is not an Arrow stream: it does not begin with a schema", 400)
+        raise RequestRefused("the body is not an Arrow stream: it does not begin with a schema", 400)
     try:
         head = messages[0].serialize().to_pybytes()
         batches = [checked_batch(head, memoryview(each.serialize())) for each in messages[1:]]
     except (FrameDamaged, pa.ArrowException, OSError, EOFError, MemoryError) as error:
-        raise BadEvents(f"the Arrow stream cannot be read: {error}", 400) from None
+        raise RequestRefused(f"the Arrow stream cannot be read: {error}", 400) from None
     for batch in batches:
         _check_columns(batch.schema, schema)
     _check_count(sum(batch.num_rows for batch in batches))
@@ -72,23 +64,23 @@ def from_arrow_body(body: bytes, schema: pa.Schema, needed: tuple[str, ...]) -> 
 
 def _check_count(count: int) -> None:
     if count == 0:
-        raise BadEvents("there is no event in the body")
+        raise RequestRefused("there is no event in the body")
     if count > MOST_EVENTS:
-        raise BadEvents(f"{count:,} events are too many for one request: send {MOST_EVENTS:,} at most", 413)
+        raise RequestRefused(f"{count:,} events are too many for one request: send {MOST_EVENTS:,} at most", 413)
 
 
 def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
     for entry in schema:
         if entry.name not in found.names:
-            raise BadEvents(f"column {entry.name} is missing")
+            raise RequestRefused(f"column {entry.name} is missing")
         if found.names.count(entry.name) > 1:
-            raise BadEvents(f"column {entry.name} is there more than once")
+            raise RequestRefused(f"column {entry.name} is there more than once")
         if found.field(entry.name).type != entry.type:
             wanted, there = spark_name(entry.type), spark_name(found.field(entry.name).type)
-            raise BadEvents(f"column {entry.name} is {there}, the stream has {wanted}")
+            raise RequestRefused(f"column {entry.name} is {there}, the stream has {wanted}")
     unknown = next((name for name in found.names if name not in schema.names), None)
     if unknown is not None:
-        raise BadEvents(f"there is a column {unknown!r} that the stream does not have")
+        raise RequestRefused(f"there is a column {unknown!r} that the stream does not have")
 
 
 def _complete(batch: pa.RecordBatch, needed: tuple[str, ...]) -> pa.RecordBatch:
@@ -96,7 +88,7 @@ def _complete(batch: pa.RecordBatch, needed: tuple[str, ...]) -> pa.RecordBatch:
         column = batch.column(name)
         if column.null_count:
             number = column.is_null().to_pylist().index(True)
-            raise BadEvents(f"event {number} has no {name}, which every event of the stream needs")
+            raise RequestRefused(f"event {number} has no {name}, which every event of the stream needs")
     return batch
 
 
@@ -110,13 +102,13 @@ def _column(entry: pa.Field, values: list[Any]) -> pa.Array:
         try:
             made.append(None if value is None else convert(value))
         except (TypeError, ValueError, ArithmeticError, binascii.Error):
-            raise BadEvents(
+            raise RequestRefused(
                 f"event {number}, field {entry.name}: {_shown(value)} is not a {spark_name(entry.type)}"
             ) from None
     try:
         return pa.array(made, entry.type)
     except (pa.ArrowException, OverflowError, ValueError) as error:
-        raise BadEvents(f"field {entry.name}: {error}") from None
+        raise RequestRefused(f"field {entry.name}: {error}") from None
 
 
 def _converter(type: pa.DataType) -> Callable[[Any], Any]:

@@ -8,17 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.errors import HeadraceError
+from headrace.errors import RequestRefused
 
 MOST_BODY_BYTES: Final = 4 << 20
-
-
-class Refused(HeadraceError):
-    """A request that is not even looked at, with the status that says so."""
-
-    def __init__(self, status: int, problem: str, retry_after_s: float | None = None):
-        self.status, self.retry_after_s = status, retry_after_s
-        super().__init__(problem)
 
 
 @dataclass(frozen=True)
@@ -32,14 +24,14 @@ class Limits:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def check(self, authorization: str | None, client: str) -> None:
-        """Raises Refused."""
+        """Raises RequestRefused."""
         who = client
         if self.tokens:
             kind, _, token = (authorization or "").partition(" ")
             if kind.lower() != "bearer" or not token:
-                raise Refused(401, "this needs a token: send the header Authorization: Bearer TOKEN")
+                raise RequestRefused("this needs a token: send the header Authorization: Bearer TOKEN", 401)
             if not any(hmac.compare_digest(token.encode(), known.encode()) for known in self.tokens):
-                raise Refused(403, "the token is not one of those that this service knows")
+                raise RequestRefused("the token is not one of those that this service knows", 403)
             who = token
         if self.rate is not None:
             self._count(who, self.rate)
@@ -51,7 +43,7 @@ class Limits:
             left, at = self._buckets.get(who, (most, now))
             left = min(most, left + (now - at) * rate)
             if left < 1:
-                raise Refused(429, f"more than {rate:g} requests a second: wait a moment", (1 - left) / rate)
+                raise RequestRefused(f"more than {rate:g} requests a second: wait a moment", 429, (1 - left) / rate)
             self._buckets[who] = (left - 1, now)
             if len(self._buckets) > 10_000:
                 self._buckets.clear()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import SparkSession
-
-from headrace.errors import FlowError, HeadraceError
+from headrace.errors import FlowError, RequestRefused
 from headrace.language.names import did_you_mean
 from headrace.queues.protocol import Queues
 from headrace.service.engine import Engine, state_of
@@ -17,11 +14,10 @@ from headrace.spark.live import slot_count
 from headrace.state.places import place_of
 from headrace.state.sealed import seal_record, unseal_record
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _FOLDER: Final = "streams"
-
-
-class UnknownStream(HeadraceError):
-    """There is no stream of this name."""
 
 
 class Registry:
@@ -39,7 +35,7 @@ class Registry:
         known = {}
         for name in self._place.files(_FOLDER):
             path = f"{_FOLDER}/{name}"
-            spec = StreamSpec.from_json(json.loads(json.dumps(unseal_record(self._place.read(path), path))))
+            spec = StreamSpec.from_json(unseal_record(self._place.read(path), path))
             known[spec.name] = spec
         for spec in wanted:
             before = known.setdefault(spec.name, spec)
@@ -70,15 +66,14 @@ class Registry:
             self._engines.pop(name, None)
         engine.close()
         self._place.delete(f"{_FOLDER}/{name}")
-        self._place.delete_folder(f"state/stream-{name}")
-        engine.forget()
+        engine.job.forget()
 
     def engine(self, name: str) -> Engine:
         found = self._engines.get(name)
         if found is None:
             names = list(self._engines)
             hint = did_you_mean(name, names) or (f"there are {', '.join(names)}" if names else "there is none yet")
-            raise UnknownStream(f"there is no stream {name}; {hint}")
+            raise RequestRefused(f"there is no stream {name}; {hint}", 404)
         return found
 
     def specs(self) -> list[StreamSpec]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Final
 from urllib.parse import quote
 
@@ -12,9 +11,8 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import DefinitionError
 from headrace.measure.definition import Definition
-from headrace.measure.explain import describe
 from headrace.measure.plan import Stage
-from headrace.measure.recorded import Recorded, check_change, last_record
+from headrace.measure.recorded import check_change, last_record, recorded_of
 from headrace.spark.versions import StageState
 from headrace.state.places import place_of
 from headrace.state.store import StageStore
@@ -67,21 +65,8 @@ def stage_state(
 ) -> StageState:
     columns = tuple(dict.fromkeys([*stage.columns, *keep_columns]))
     settings = definition.settings(max(1, memory_bytes // shards), schema=schema, columns=columns)
-    names = {metric.name for metric in stage.metrics}
-    recorded = Recorded(
-        shards=shards,
-        partitioner=stage.partitioner,
-        time=definition.time,
-        id=definition.id,
-        arrival=definition.arrival,
-        policy=asdict(definition.policy),
-        metrics={metric.name: describe(metric) for metric in stage.metrics},
-        columns={name: str(type) for name, type in settings.kept.items()},
-        backend=backend,
-        stages=tuple(stage_folder(other) for other in stages),
-        added=definition.added & names,
-        removed=definition.removed,
-    )
+    folders = tuple(stage_folder(other) for other in stages)
+    recorded = recorded_of(definition, stage, settings, shards=shards, backend=backend, stages=folders)
     return StageState(location, stage_folder(stage), stage, settings, shards, recorded, versions)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -21,7 +21,7 @@ from typing import Any, Final
 from headrace.errors import StateDamaged, StateMismatch
 from headrace.state.places import Place
 from headrace.state.sealed import seal_record, unseal_record
-from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode
+from headrace.state.tables import Fingerprints, Tables, decode, encode, whole
 
 FORMAT: Final = 2
 KEPT_BATCHES: Final = 10
@@ -71,6 +71,15 @@ class ShardChange:
     tables: Tables
     files: tuple[StoredPart, ...]
     values: Mapping[str, Any]
+
+
+def parts_of(file: str, contents: Sequence[bytes]) -> list[StoredPart]:
+    """Where in a file that holds them one after the other each of these is."""
+    parts, offset = [], 0
+    for content in contents:
+        parts.append(StoredPart(file, offset, len(content), zlib.crc32(content)))
+        offset += len(content)
+    return parts
 
 
 class StageStore:
@@ -173,11 +182,7 @@ class StageStore:
         if not contents:
             return {}
         file = self.write_file(batch, "state", b"".join(contents.values()))
-        found, offset = {}, 0
-        for shard, content in contents.items():
-            found[shard] = StoredPart(file.file, offset, len(content), zlib.crc32(content))
-            offset += len(content)
-        return found
+        return dict(zip(contents, parts_of(file.file, list(contents.values())), strict=True))
 
     def batch_folder(self, batch: int) -> str:
         return f"{self.folder}/batches/{batch:012d}"
@@ -254,12 +259,7 @@ def _part_of(change: ShardChange) -> bytes | None:
         if since < before.parts[0].size_bytes and len(before.parts) <= _MOST_PARTS:
             return encode(deltas)
     change.before = None
-    return encode({name: _whole(table) for name, table in change.tables.items()})
-
-
-def _whole(table: Any) -> Delta:
-    array = getattr(table, "table", table)
-    return Delta(array.dtype.str, array.shape, None, array)
+    return encode({name: whole(table) for name, table in change.tables.items()})
 
 
 def _version(change: ShardChange, part: StoredPart | None) -> ShardVersion:

@@ -63,6 +63,12 @@ class Delta:
         return new
 
 
+def whole(table: Any) -> Delta:
+    """All rows of a table."""
+    array = table.table if isinstance(table, AppendOnly) else table
+    return Delta(array.dtype.str, array.shape, None, array)
+
+
 class Fingerprints:
     """What the rows of all tables were at the last commit."""
 

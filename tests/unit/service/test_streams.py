@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headrace.errors import DefinitionError, HeadraceError, ParseError
-from headrace.service.events import BadEvents, from_json_body
+from headrace.errors import DefinitionError, HeadraceError, ParseError, RequestRefused
+from headrace.service.events import from_json_body
 from headrace.service.streams import StreamSpec, read_streams
 
 METRIC = "SELECT count(*) AS n FROM payments GROUP BY card OVER sliding 5 minutes"
@@ -78,5 +78,5 @@ def test_values_are_what_the_stream_says(type: pa.DataType, good: list[str], bad
     for value in good:
         assert from_json_body(f'{{"x": {value}}}'.encode(), schema, ()).num_rows == 1
     for value in bad:
-        with pytest.raises(BadEvents):
+        with pytest.raises(RequestRefused):
             from_json_body(f'{{"x": {value}}}'.encode(), schema, ())
