@@ -32,10 +32,8 @@ LATER = """
     SELECT max(amount) AS top FROM p GROUP BY card OVER sliding 1 hour;
     SELECT sum(amount) AS taken FROM p GROUP BY shop OVER sliding 1 hour
 """
-SCHEMA = pa.schema(
-    [("id", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("card", pa.int64()), ("shop", pa.int64())]
-    + [("amount", pa.float64())]
-)
+WHOLE = [(name, pa.int64()) for name in ("id", "card", "shop")]
+SCHEMA = pa.schema([*WHOLE, ("ts", pa.timestamp("us", "UTC")), ("amount", pa.float64())])
 
 
 def _event(n: int) -> dict[str, Any]:
