@@ -20,6 +20,7 @@ from headrace.errors import (
     StateError,
     StateMismatch,
 )
+from headrace.flow.arrow_stages import from_arrow, to_arrow
 from headrace.flow.json_stages import from_json, to_json
 from headrace.flow.kafka_ends import kafka, kafka_queues
 from headrace.flow.operators import Stage
@@ -61,6 +62,7 @@ __all__ = [
     "callback",
     "custom",
     "forward",
+    "from_arrow",
     "from_json",
     "generate",
     "kafka",
@@ -74,5 +76,6 @@ __all__ = [
     "rescale",
     "shuffle",
     "side",
+    "to_arrow",
     "to_json",
 ]

@@ -298,7 +298,9 @@ def test_groups_of_count_windows_move_and_go_on(size: int) -> None:
     texts = BytesIndex()
     encoder = EventEncoder(stage, texts)
     events = encoder.encode(table.combine_chunks().to_batches()[0], np.arange(90), np.arange(90))
-    batches = [Batch(np.ascontiguousarray(events[:, at : at + 30]), at, np.zeros(0, np.int64)) for at in (0, 30, 60)]
+    batches = [
+        Batch(np.ascontiguousarray(events[:, at : at + 30]), at, at + 29, np.zeros(0, np.int64)) for at in (0, 30, 60)
+    ]
     (planned,) = stage.leaves
     row, slots = encoder.slot_row(planned.group_by), encoder.groupings[planned.group_by].slots
     here, there = count_leaf(planned, encoder, texts), count_leaf(planned, encoder, texts)

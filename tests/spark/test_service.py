@@ -261,7 +261,10 @@ def test_figures_and_health(idle: Service) -> None:
         assert (await idle.client.get("/health", headers={"authorization": ""})).json()["ready"]
         text = (await idle.client.get("/metrics")).text
         assert 'headrace_events_total{stream="payments"} 0' in text
-        assert 'headrace_status_total{stream="payments",task="events.0",status="ok"} 0' in text
+        shard = 'stream="payments",task="events.0",stage="score"'
+        assert f'headrace_status_total{{{shard},status="ok"}} 0' in text
+        assert f"headrace_answer_seconds_count{{{shard}}} 0" in text
+        assert f"headrace_remembered_events{{{shard}}} 0" in text
         about = (await idle.client.get("/streams/payments")).json()
         assert [metric["name"] for metric in about["metrics"]] == ["spent", "n"]
 

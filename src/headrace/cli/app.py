@@ -20,6 +20,7 @@ from headrace.cli.demo import demo
 from headrace.cli.explain import explain
 from headrace.cli.kafka import kafka
 from headrace.cli.measure import measure
+from headrace.cli.metrics import metrics
 from headrace.cli.problems import Problem, problem_of
 from headrace.cli.run import run as run_flow
 from headrace.cli.serve import serve
@@ -40,6 +41,7 @@ for command in (demo, check, explain, measure):
 app.command("run")(run_flow)
 app.command()(serve)
 app.command()(simulate)
+app.add_typer(metrics)
 app.add_typer(state)
 app.add_typer(kafka)
 

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from headrace.cli import screen
-from headrace.cli.options import Debug
+from headrace.cli.options import AsJson, Debug
 from headrace.errors import InputError
 from headrace.queues.kafka_admin import KafkaAdmin
 from headrace.spark.broker import KAFKA, PORT, Broker, BrokerStatus
@@ -32,7 +32,6 @@ Folder = Annotated[
         metavar="DIR", help="Its data, settings and log. Default: ~/.local/share/headrace/kafka-PORT.", file_okay=False
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines: one JSON document on stdout.")]
 _LOOK_S = 5.0
 
 

@@ -59,6 +59,7 @@ Stream: TypeAlias = Annotated[
     str | None,
     typer.Option("--stream", metavar="NAME", help="The name after FROM to look at, where the text has several."),
 ]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="For machines: one JSON document on stdout.")]
 Debug: TypeAlias = Annotated[
     bool, typer.Option("--debug", metavar="", help="On an error, show the whole traceback as well.")
 ]

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from headrace.cli import screen
-from headrace.cli.options import Debug
+from headrace.cli.options import AsJson, Debug
 from headrace.measure.recorded import last_record
 from headrace.spark.progress import StageProgress, stage_progress
 from headrace.state.inspect import bytes_on_disk, collect_stage, stages_of, verify_stage
@@ -25,7 +25,6 @@ state = typer.Typer(
 Location = Annotated[
     str, typer.Argument(metavar="LOCATION", help="The state location: a folder, or a URL that fsspec knows.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines: one JSON document on stdout.")]
 _NEWEST = 1 << 62
 
 
@@ -90,7 +89,7 @@ def gc(
     for name in files if dry_run else ():
         screen.out.print(f"would delete {name}", soft_wrap=True)
     verb = "would free" if dry_run else "freed"
-    screen.out.print(f"[green]ok[/]: {verb} {_size(size)} in {_counted(len(files), 'entry', 'entries')}")
+    screen.out.print(f"[green]ok[/]: {verb} {screen.size_text(size)} in {_counted(len(files), 'entry', 'entries')}")
 
 
 def _described(store: StageStore) -> dict[str, Any]:
@@ -117,7 +116,8 @@ def _print_json(found: dict[str, Any]) -> None:
 
 
 def _print_stage(stage: dict[str, Any]) -> None:
-    screen.out.print(f"[bold]{stage['stage']}[/] of query {stage['query']}: {_size(stage['bytes_on_disk'])} on disk")
+    size = screen.size_text(stage["bytes_on_disk"])
+    screen.out.print(f"[bold]{stage['stage']}[/] of query {stage['query']}: {size} on disk")
     progress: StageProgress | None = stage["_progress"]
     if progress is None:
         screen.out.print("  no complete version yet\n")
@@ -128,7 +128,7 @@ def _print_stage(stage: dict[str, Any]) -> None:
     screen.out.print(f"  batch {progress.batch}; versions {versions[0]} to {versions[-1]}; {stage['shards']} shards")
     screen.out.print(f"  {rows:,} rows: {said}" if rows else "  no rows yet")
     span = f", {progress.oldest:%Y-%m-%d %H:%M:%S} to {progress.newest:%Y-%m-%d %H:%M:%S}" if progress.oldest else ""
-    screen.out.print(f"  remembers {progress.events:,} events{span}: {_size(progress.event_bytes)} in files")
+    screen.out.print(f"  remembers {progress.events:,} events{span}: {screen.size_text(progress.event_bytes)} in files")
     screen.out.print(_costs(progress, stage["metrics"]))
     for metric, moment in progress.complete_from.items():
         screen.out.print(f"  {metric} has seen every event after {moment:%Y-%m-%d %H:%M:%S}")
@@ -148,12 +148,3 @@ def _costs(progress: StageProgress, metrics: dict[str, str]) -> Table:
 
 def _counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _size(size: int) -> str:
-    amount, units = float(size), ("bytes", "KB", "MB", "GB", "TB")
-    for unit in units:
-        if amount < 1000 or unit == units[-1]:
-            return f"{amount:,.0f} {unit}" if unit == "bytes" else f"{amount:,.1f} {unit}"
-        amount /= 1000
-    raise AssertionError

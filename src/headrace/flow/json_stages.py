@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.errors import FlowError
+from headrace.flow.few_json import FEW, quoted, read_few, readers_of, write_few
 
 _READ: Final = 1 << 20
 _READING: Final = pj.ReadOptions(use_threads=False, block_size=_READ)
@@ -58,8 +59,12 @@ class FromJson:
         # So none of them is nothing, and none goes on in the next one: as many objects as lines are one in each.
         if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
             raise ValueError(_NO_OBJECT)
+        if len(lines) <= FEW and (readers := _readers(self.schema)) is not None:
+            few = read_few(lines, readers)
+            if few is not None:
+                return few
         text = b"\n".join(lines)
-        options = _options(self.schema, text.count(b"\n") >= len(lines))
+        options = _options(_as_read(self.schema), text.count(b"\n") >= len(lines))
         reading = _READING if len(text) < _READ else pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             table = pj.read_json(pa.BufferReader(text), reading, options)
@@ -67,7 +72,25 @@ class FromJson:
             raise ValueError(_said(error)) from None
         if table.num_rows != len(values):
             raise ValueError(_NO_OBJECT)
-        return [column.combine_chunks() for column in table.columns]
+        return [_as(column.combine_chunks(), entry) for column, entry in zip(table.columns, self.schema, strict=True)]
+
+
+@functools.lru_cache(maxsize=64)
+def _as_read(schema: pa.Schema) -> pa.Schema:
+    """Dates are texts in JSON; Arrow's reader wants days since 1970."""
+    return pa.schema([(entry.name, pa.string() if pa.types.is_date(entry.type) else entry.type) for entry in schema])
+
+
+def _as(column: pa.Array, entry: pa.Field) -> pa.Array:
+    if not pa.types.is_date(entry.type):
+        return column
+    try:
+        return column.cast(entry.type)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column {entry.name}: {error}") from None
+
+
+_readers = functools.lru_cache(maxsize=64)(readers_of)
 
 
 @functools.lru_cache(maxsize=64)
@@ -127,9 +150,11 @@ def json_objects(batch: pa.RecordBatch) -> pa.Array:
     """Each record as a JSON object."""
     if not batch.num_columns:
         return pa.array(["{}"] * batch.num_rows, pa.string())
+    if batch.num_rows <= FEW:
+        return pa.array(write_few(batch, _texts), pa.string())
     pieces: list[Any] = []
     for at, (entry, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
-        pieces.append(("{" if at == 0 else ",") + json.dumps(entry.name) + ":")
+        pieces.append(("{" if at == 0 else ",") + quoted(entry.name) + ":")
         texts = _texts(column)
         pieces.append(texts if not texts.null_count else pc.fill_null(texts, "null"))
     return pc.binary_join_element_wise(*pieces, "}", "")
@@ -155,7 +180,7 @@ def _quoted(column: pa.Array) -> pa.Array:
     used = _bytes_of(column)
     if not ((used < _FIRST_PRINTED) | (used == _QUOTE) | (used == _BACKSLASH)).any():
         return _around(column)
-    return pa.array([None if value is None else json.dumps(value) for value in column.to_pylist()], pa.string())
+    return pa.array([None if value is None else quoted(value) for value in column.to_pylist()], pa.string())
 
 
 def _bytes_of(column: pa.Array) -> npt.NDArray[np.uint8]:
@@ -172,7 +197,7 @@ def _around(column: pa.Array) -> pa.Array:
 
 
 def _dumped(value: Any) -> str:
-    return json.dumps(_plain(value))
+    return json.dumps(_plain(value), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

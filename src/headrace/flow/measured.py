@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +27,7 @@ from headrace.measure.plan import Stage
 from headrace.measure.policy import STATUSES
 from headrace.measure.recorded import Recorded, check_change, recorded_of
 from headrace.measure.task import MeasureTask, TaskSettings
+from headrace.model.latencies import Latencies
 from headrace.state.store import StoredPart, parts_of
 from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode, plain, whole
 
@@ -126,6 +128,7 @@ class _Measuring(Operator):
         self._problem: str | None = None
         self._header: dict[str, Any] = {}
         self._tables: Tables | None = None
+        self._took = Latencies()
         self._take_up(behaviour, MeasureTask(behaviour.stage, behaviour.settings, self._chunks))
 
     def _take_up(self, behaviour: Measured, task: MeasureTask) -> None:
@@ -139,6 +142,7 @@ class _Measuring(Operator):
         self._prints = Fingerprints()
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
+        began = time.perf_counter()
         self._tables = None
         if self._next is not None:
             self._next.push(batch)
@@ -148,7 +152,9 @@ class _Measuring(Operator):
         if self._behaviour.definition.status is not None:
             columns.update(self._fate(columns.pop(CODE, None)))
         schema = self._behaviour.given
-        return [(MAIN, pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))]
+        given = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        self._took.add(time.perf_counter() - began, batch.num_rows)
+        return [(MAIN, given)]
 
     def _fate(self, before: pa.Array | None) -> dict[str, pa.Array]:
         """What became of the records: here, or at a stage before."""
@@ -184,7 +190,21 @@ class _Measuring(Operator):
 
     def report(self) -> Mapping[str, Any]:
         definition = self._behaviour.definition
-        found: dict[str, Any] = {"metrics": plain_definition(definition), "counts": self._task.counts}
+        events = self._task.reservoir
+        found: dict[str, Any] = {
+            "metrics": plain_definition(definition),
+            "counts": self._task.counts,
+            "took": self._took.as_json(),
+            "groups": self._task.groups,
+            "events": len(events),
+            "chunks": {
+                "in_memory": events.resident_chunks,
+                "in_files": events.spilled_chunks,
+                "reads": events.reads,
+                "misses": events.misses,
+            },
+            "bytes": self._header.get("values", {}).get("bytes", {}),
+        }
         if self._next is not None:
             found["ready"] = self._next.message["change"] if self._next.ready.is_set() else 0
             found["problem"] = self._next.problem

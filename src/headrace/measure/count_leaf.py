@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.language.nodes import LastEvents
 from headrace.measure.aggregator import Aggregator, clear_all, dump_all, put_all, restore_all, take_all
-from headrace.measure.events import NUMBER_ROW, EventEncoder, EventLayout
+from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout
 from headrace.measure.jit import Ints, grown, kernel
 from headrace.measure.leaf import Batch, add_all, leaf_name, missing_until
 from headrace.measure.plan import Leaf
@@ -189,7 +189,8 @@ class CountLeaf:
         if found:
             events = np.concatenate(found, axis=1)
             events = np.ascontiguousarray(events[:, np.argsort(events[NUMBER_ROW])])
-            self.push(Batch(events, int(events[NUMBER_ROW, 0]), np.zeros(0, np.int64)))
+            latest = int(events[TIME_ROW].max())
+            self.push(Batch(events, int(events[NUMBER_ROW, 0]), latest, np.zeros(0, np.int64)))
         return missing_until(self._leaf, reservoir, layouts, self._encoder)
 
     def take_groups(self, slots: Ints) -> list[Ragged]:

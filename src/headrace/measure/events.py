@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,6 +25,7 @@ from headrace.measure.residents import StoredGrouping
 from headrace.measure.steps import NEVER, gather
 from headrace.measure.words import (
     Words,
+    all_valid,
     from_words,
     is_float,
     is_text,
@@ -146,11 +148,15 @@ class Grouping:
             parts.append(order_codes(words.word) if is_float(column.type) else words.word)
             if len(words.high):
                 parts.append(words.high)
-            nulls |= (1 - words.valid.astype(np.int64)) << i
+            if column.null_count:
+                nulls |= (1 - words.valid.astype(np.int64)) << i
         parts.append(nulls)
         if self._index is None:
             self._index = RowIndex(len(parts))
-        return self._index.intern(np.ascontiguousarray(np.stack(parts, axis=1))) + _FIRST_GROUP_SLOT
+        keys = np.empty((batch.num_rows, len(parts)), np.int64)
+        for i, part in enumerate(parts):
+            keys[:, i] = part
+        return self._index.intern(keys) + _FIRST_GROUP_SLOT
 
 
 @dataclass(frozen=True)
@@ -266,12 +272,12 @@ class EventEncoder:
         matrix[NUMBER_ROW] = numbers
         for i, condition in enumerate(self._filters):
             passed = pc.fill_null(evaluate(condition, batch).cast(pa.bool_()), False)
-            self._set_flag(matrix, i, np.asarray(passed.to_numpy(zero_copy_only=False)).astype(np.int64))
+            self._set_flag(matrix, i, np.asarray(passed.to_numpy(zero_copy_only=False)))
         for columns, slot in (slots if slots is not None else self.slots(batch)).items():
             matrix[self.slot_row(columns)] = slot
         for i in range(len(self._arguments)):
             words = self._argument(i, batch, matrix)
-            self._set_flag(matrix, len(self._filters) + i, words.valid.astype(np.int64))
+            self._set_flag(matrix, len(self._filters) + i, words.valid)
             row, wide = self._word_rows[i]
             matrix[row] = words.word
             if wide:
@@ -294,8 +300,9 @@ class EventEncoder:
         return to_words(evaluate(argument, batch.filter(pa.array(counts))), self.texts).spread(counts)
 
     @staticmethod
-    def _set_flag(matrix: Ints, flag: int, values: Ints) -> None:
-        matrix[FLAG_ROW + flag // _FLAGS_A_ROW] |= values << (flag % _FLAGS_A_ROW)
+    def _set_flag(matrix: Ints, flag: int, values: npt.NDArray[np.uint8] | npt.NDArray[np.bool_]) -> None:
+        row = matrix[FLAG_ROW + flag // _FLAGS_A_ROW]
+        row |= np.where(values, np.int64(1 << (flag % _FLAGS_A_ROW)), np.int64(0))
 
     def slot_row(self, group_by: tuple[str, ...]) -> int:
         return self.layout.slot_row(group_by)
@@ -310,7 +317,7 @@ class EventEncoder:
     def values(self, argument: Expr | None, source: Ints, parts: tuple[Ints, Ints, Ints]) -> Words:
         """The argument of the events that the steps are about."""
         if argument is None:
-            return Words(source, np.ones(len(source), np.uint8))
+            return Words(source, all_valid(len(source)))
         index = self._arguments.index(argument)
         flag = len(self._filters) + index
         flags = gather(FLAG_ROW + flag // _FLAGS_A_ROW, source, *parts)

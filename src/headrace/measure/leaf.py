@@ -54,6 +54,8 @@ class Batch:
 
     events: Ints
     first_number: int
+    latest: int
+    """The latest of their times."""
     late: Ints
     """Indices of the rows that are late."""
 
@@ -93,6 +95,7 @@ class WindowLeaf:
         self.aggregators = aggregators
         self._slot_row = encoder.slot_row(leaf.group_by)
         self._window = _window_of(leaf, aggregators[0])
+        self._edges: tuple[int, int, int] = tuple(self._window[:3].tolist())
         self._newest = NEVER
         self._may_be_late = may_be_late
         self.residents: Residents | None = None
@@ -128,10 +131,10 @@ class WindowLeaf:
     # ------------------------------------------------------------------ edges
 
     def _head_edge(self, t: int) -> int:
-        return t - int(self._window[2]) if t != NEVER else NEVER
+        return t - self._edges[2] if t != NEVER else NEVER
 
     def _tail_edge(self, t: int) -> int:
-        return int(tail_edge(t, self._window[0], self._window[1], self._window[2]))
+        return int(tail_edge(t, *self._edges))
 
     def needed_after(self, earliest: int) -> int:
         """Events up to this time will not be read again, if no event comes with a time before `earliest`."""
@@ -151,9 +154,9 @@ class WindowLeaf:
             aggregator.begin(batch.rows, slots)
         rows = self._incoming(batch)
         history = self._late_history(batch, reservoir, rows)
-        last = max(self._newest, int(rows[TIME].max()))
+        last = max(self._newest, batch.latest)
         # At the very newest time the head has passed only what had arrived; with a delay, or at the tail, all of it.
-        undelayed = self._window[2] == 0
+        undelayed = self._edges[2] == 0
         head_at = reservoir.after(self._head_edge(self._newest), batch.first_number if undelayed else None)
         head = Stretch(reservoir, self, head_at, self._head_edge(last))
         tail = Stretch(reservoir, self, reservoir.after(self._tail_edge(self._newest)), self._tail_edge(last))
@@ -182,7 +185,7 @@ class WindowLeaf:
         matrix[TIME] = events[TIME_ROW]
         matrix[NUMBER] = events[NUMBER_ROW]
         matrix[SLOT] = self._slots(events)
-        matrix[COUNTED] = self._encoder.counted(events, self._leaf.where)
+        matrix[COUNTED] = 1 if self._leaf.where is None else self._encoder.counted(events, self._leaf.where)
         return matrix
 
     def _incoming(self, batch: Batch) -> Ints:

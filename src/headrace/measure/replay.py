@@ -15,11 +15,11 @@ def replay(
     written: Ints, parts: tuple[Ints, Ints, Ints], aggregators: Sequence[Aggregator], encoder: EventEncoder
 ) -> None:
     """Push the steps through the aggregators; `parts` are the event matrices that their sources point into."""
-    source = written[SOURCE].copy()
+    source = written[SOURCE]
     steps = Steps(
-        kind=written[KIND].copy(),
-        slot=written[STEP_SLOT].copy(),
-        row=written[ROW].copy(),
+        kind=written[KIND],
+        slot=written[STEP_SLOT],
+        row=written[ROW],
         time=gather(TIME_ROW, source, *parts),
         number=gather(NUMBER_ROW, source, *parts),
     )

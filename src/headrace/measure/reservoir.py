@@ -9,8 +9,7 @@ there are many of those, the chunks they belong to are written anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,8 +28,7 @@ _AHEAD: Final = 2
 Slice = tuple[Ints, "Position", bool]
 
 
-@dataclass(frozen=True, order=True)
-class Position:
+class Position(NamedTuple):
     """Between two events: `offset` events of the chunk are before it, and all chunks before that one."""
 
     chunk: int
@@ -92,7 +90,7 @@ class EventReservoir:
             events = np.ascontiguousarray(events[:, np.argsort(times, kind="stable")])
         start = 0
         if self._chunks:
-            start = int(np.searchsorted(events[TIME_ROW], self._chunks[-1].last, side="left"))
+            start = int(events[TIME_ROW].searchsorted(self._chunks[-1].last, "left"))
             self._insert(events[:, :start])
         self._append(events[:, start:])
         if len(self._chunks) != chunks:
@@ -213,12 +211,12 @@ class EventReservoir:
         matrix = self._load(chunk)
         times = matrix[TIME_ROW, : chunk.size]
         if before_number is None:
-            return Position(low, int(np.searchsorted(times, edge, side="right")))
-        start, end = np.searchsorted(times, edge, side="left"), np.searchsorted(times, edge, side="right")
-        passed = int((matrix[NUMBER_ROW, start:end] < before_number).sum())
+            return Position(low, int(times.searchsorted(edge, "right")))
+        start, end = int(times.searchsorted(edge, "left")), int(times.searchsorted(edge, "right"))
+        passed = int(np.count_nonzero(matrix[NUMBER_ROW, start:end] < before_number))
         if start + passed == chunk.size and low + 1 < len(self._chunks) and self._chunks[low + 1].first == edge:
             return self._after_ties(low + 1, edge, before_number)
-        return Position(low, int(start) + passed)
+        return Position(low, start + passed)
 
     def _after_ties(self, index: int, edge: int, before_number: int) -> Position:
         """Equal times may go on over many chunks."""
@@ -251,7 +249,7 @@ class EventReservoir:
                 break
             self._prefetch(at.chunk + 1)
             matrix = self._load(chunk)
-            end = int(np.searchsorted(matrix[TIME_ROW, : chunk.size], up_to, side="right"))
+            end = int(matrix[TIME_ROW, : chunk.size].searchsorted(up_to, "right"))
             stop = max(at.offset, min(end, at.offset + limit - count))
             pieces.append(matrix[:, at.offset : stop])
             count += stop - at.offset

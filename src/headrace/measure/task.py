@@ -35,6 +35,8 @@ from headrace.state.store import StoredPart
 from headrace.state.tables import Tables, part_of, size_of, under
 
 _MOST_RESIDENTS: Final = 1 << 15
+_NONE: Final[Ints] = np.zeros(0, np.int64)
+_FIRST: Final[Ints] = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ class MeasureTask:
             self.begins_late = False
         numbers = np.arange(self._next_number, self._next_number + rows.num_rows)
         events = self._encoder.encode(rows, times, numbers, slots)
-        batch = Batch(events, self._next_number, self._late_rows(times))
+        latest = int(times[0]) if len(times) == 1 else int(times.max())
+        batch = Batch(events, self._next_number, latest, self._late_rows(times))
         if self._windows or self.reservoir.writer is not None:
             self.reservoir.push(events)
         for window in self._windows:
@@ -198,7 +201,7 @@ class MeasureTask:
         if self.reservoir.writer is not None:
             self._touch(events)
         self._next_number += rows.num_rows
-        self._newest = max(self._newest, int(events[TIME_ROW].max()))
+        self._newest = max(self._newest, latest)
         self._forget()
         for residents in self._residents:
             if len(residents) > _MOST_RESIDENTS:
@@ -347,12 +350,14 @@ class MeasureTask:
         """Times, and where they are known: not null, and not so far off that a window's edge would leave 64 bits."""
         words = to_words(column, self._texts)
         unit = DAY if pa.types.is_date(column.type) else 1
-        near = (words.word >= -FARTHEST // unit) & (words.word <= FARTHEST // unit)
-        return words.word * unit, (words.valid != 0) & near
+        known = (words.word >= -FARTHEST // unit) & (words.word <= FARTHEST // unit)
+        if column.null_count:
+            known &= words.valid != 0
+        return words.word if unit == 1 else words.word * unit, known
 
     def _late_rows(self, times: Ints) -> Ints:
         if len(times) == 1:
-            return np.flatnonzero(times < self._newest)
+            return _FIRST if times[0] < self._newest else _NONE
         before = np.maximum.accumulate(np.concatenate([[self._newest], times[:-1]]))
         return np.flatnonzero(times < before)
 

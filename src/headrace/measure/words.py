@@ -14,7 +14,7 @@ A null has valid = 0 and word = 0.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,19 @@ from headrace.measure.keys import BytesIndex
 
 _NO_WORDS: Ints = np.zeros(0, np.int64)
 _SMALL_DECIMAL = 18
+_AS_THEY_ARE: Final = {pa.int64().id, pa.float64().id, pa.timestamp("us").id}
+"""Types whose values are words already, where timestamps are in microseconds."""
+_TIMESTAMP_ID: Final = pa.timestamp("us").id
+_TEXTS: Final = {pa.string().id, pa.large_string().id, pa.binary().id, pa.large_binary().id}
+_WORD_BYTES: Final = 8
 
 
-@dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """A column: `word` and `valid` always, `high` for wide decimals (else empty)."""
 
     word: Ints
     valid: Flags
-    high: Ints = field(default_factory=lambda: _NO_WORDS)
+    high: Ints = _NO_WORDS
 
     def spread(self, places: npt.NDArray[np.bool_]) -> Words:
         """The words at the places that are true, nulls at the others."""
@@ -48,12 +52,7 @@ class Words:
 
 
 def is_text(type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(type)
-        or pa.types.is_large_string(type)
-        or pa.types.is_binary(type)
-        or pa.types.is_large_binary(type)
-    )
+    return type.id in _TEXTS
 
 
 def is_wide(type: pa.DataType) -> bool:
@@ -100,8 +99,11 @@ def to_words(column: pa.Array, texts: BytesIndex) -> Words:
     """The column as words; strings are interned in `texts`."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    valid = _validity(column)
     type = column.type
+    if _is_as_it_is(type) and not column.null_count:
+        values = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * _WORD_BYTES)
+        return Words(values.copy(), all_valid(len(values)))
+    valid = _validity(column)
     if pa.types.is_dictionary(type):
         column = column.cast(type.value_type)
         type = column.type
@@ -112,9 +114,19 @@ def to_words(column: pa.Array, texts: BytesIndex) -> Words:
     return Words(_plain_words(column), valid)
 
 
+def _is_as_it_is(type: pa.DataType) -> bool:
+    return type.id in _AS_THEY_ARE and (type.id != _TIMESTAMP_ID or type.unit == "us")
+
+
+def all_valid(count: int) -> Flags:
+    valid: Flags = np.empty(count, np.uint8)
+    valid.fill(1)
+    return valid
+
+
 def _validity(column: pa.Array) -> Flags:
     if column.null_count == 0:
-        return np.ones(len(column), np.uint8)
+        return all_valid(len(column))
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False)).astype(np.uint8)
 
 
@@ -172,6 +184,8 @@ def _text_codes(column: pa.Array, texts: BytesIndex) -> Ints:
 def from_words(words: Words, type: pa.DataType, texts: BytesIndex) -> pa.Array:
     """The inverse of `to_words`, for every type it takes."""
     nulls = None if words.valid.all() else words.valid == 0
+    if nulls is None and _is_as_it_is(type):
+        return pa.Array.from_buffers(type, len(words.word), [None, pa.py_buffer(np.ascontiguousarray(words.word))])
     if is_text(type):
         return _texts_of(words, type, texts)
     if pa.types.is_decimal(type):

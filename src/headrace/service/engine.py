@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,8 @@ import pyarrow as pa
 from headrace.errors import HeadraceError
 from headrace.flow.json_stages import json_objects
 from headrace.flow.queue_ends import Sender, outside, queue
+from headrace.language.type_names import spark_name
+from headrace.measure.explain import describe
 from headrace.model import frames
 from headrace.queues.protocol import Queues
 from headrace.service.figures import Figures
@@ -159,7 +161,19 @@ class Engine:
         changed = self.job.metrics(SCORE)
         spec = StreamSpec.from_json({**self.spec.as_json(), "metrics": changed})
         found = spec.metrics().check(spec.schema)
-        return [{"name": metric.name, "type": str(metric.type)} for metric in found]
+        sizes = Counter[str]()
+        for report in self.job.reports().values():
+            for stage in report["stages"].values():
+                sizes.update(stage.get("bytes", {}))
+        return [
+            {
+                "name": metric.name,
+                "type": spark_name(metric.type),
+                "is": describe(metric),
+                "bytes": sizes[f"metric {metric.name}"],
+            }
+            for metric in found
+        ]
 
     def add_metrics(self, text: str) -> dict[str, int]:
         return self.job.add_metrics(SCORE, text)

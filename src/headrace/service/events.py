@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import FrameDamaged, RequestRefused
+from headrace.errors import RequestRefused
 from headrace.language.names import did_you_mean
 from headrace.language.type_names import spark_name
-from headrace.model.frames import checked_batch
+from headrace.model.arrow_streams import read_stream
 
 MOST_EVENTS: Final = 10_000
 _SHOWN: Final = 60
@@ -43,18 +43,11 @@ def from_json_body(body: bytes, schema: pa.Schema, needed: tuple[str, ...]) -> p
 
 
 def from_arrow_body(body: bytes, schema: pa.Schema, needed: tuple[str, ...]) -> pa.RecordBatch:
-    """An Arrow IPC stream. Nothing in it is trusted: compressed batches, whose size nobody knows, are refused."""
+    """An Arrow IPC stream."""
     try:
-        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(body)))
-    except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
-        raise RequestRefused(f"the body is not an Arrow stream: {error}", 400) from None
-    if not messages or messages[0].type != "schema":
-        raise RequestRefused("the body is not an Arrow stream: it does not begin with a schema", 400)
-    try:
-        head = messages[0].serialize().to_pybytes()
-        batches = [checked_batch(head, memoryview(each.serialize())) for each in messages[1:]]
-    except (FrameDamaged, pa.ArrowException, OSError, EOFError, MemoryError) as error:
-        raise RequestRefused(f"the Arrow stream cannot be read: {error}", 400) from None
+        batches = read_stream(body)
+    except ValueError as error:
+        raise RequestRefused(f"the body cannot be taken: {error}", 400) from None
     for batch in batches:
         _check_columns(batch.schema, schema)
     _check_count(sum(batch.num_rows for batch in batches))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+from headrace.model.latencies import BOUNDS, Latencies
 
 
 class Figures:
@@ -17,16 +16,14 @@ class Figures:
         self.events = 0
         self.requests = 0
         self.missing = 0
-        self._sum = 0.0
-        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._took = Latencies()
         self._lock = threading.Lock()
 
     def answered(self, events: int, seconds: float) -> None:
         with self._lock:
             self.events += events
             self.requests += 1
-            self._sum += seconds
-            self._buckets[bisect.bisect_left(_BOUNDS, seconds)] += 1
+            self._took.add(seconds)
 
     def timed_out(self, events: int) -> None:
         with self._lock:
@@ -34,27 +31,51 @@ class Figures:
 
     def lines(self, stream: str) -> list[str]:
         with self._lock:
-            label = f'{{stream="{stream}"}}'
-            found = [
-                f"headrace_events_total{label} {self.events}",
-                f"headrace_unanswered_events_total{label} {self.missing}",
+            label = f'stream="{stream}"'
+            return [
+                f"headrace_events_total{{{label}}} {self.events}",
+                f"headrace_unanswered_events_total{{{label}}} {self.missing}",
+                *_histogram("headrace_request_seconds", label, self._took.counts, self._took.total),
             ]
-            total = 0
-            for bound, count in zip((*_BOUNDS, "+Inf"), self._buckets, strict=True):
-                total += count
-                found.append(f'headrace_request_seconds_bucket{{stream="{stream}",le="{bound}"}} {total}')
-            found.append(f"headrace_request_seconds_sum{label} {self._sum:.6f}")
-            found.append(f"headrace_request_seconds_count{label} {total}")
-            return found
+
+
+def _histogram(name: str, label: str, counts: Sequence[int], total: float) -> list[str]:
+    found, seen = [], 0
+    for bound, count in zip((*BOUNDS, "+Inf"), counts, strict=True):
+        seen += count
+        found.append(f'{name}_bucket{{{label},le="{bound}"}} {seen}')
+    return [*found, f"{name}_sum{{{label}}} {total:.6f}", f"{name}_count{{{label}}} {seen}"]
 
 
 def task_lines(stream: str, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What the tasks of a stream report."""
     found = []
     for task, report in sorted(reports.items()):
-        label = f'{{stream="{stream}",task="{task}"}}'
-        found.append(f"headrace_records_total{label} {report['records_in']}")
-        for stage in report["stages"].values():
-            for status, count in stage.get("counts", {}).items():
-                found.append(f'headrace_status_total{{stream="{stream}",task="{task}",status="{status}"}} {count}')
+        label = f'stream="{stream}",task="{task}"'
+        found.append(f"headrace_records_total{{{label}}} {report['records_in']}")
+        for stage, said in report["stages"].items():
+            if "counts" in said:
+                found += _stage_lines(f'{label},stage="{stage}"', said)
+    return found
+
+
+def _stage_lines(label: str, said: Mapping[str, Any]) -> list[str]:
+    """Of a stage of metrics in a task: a shard."""
+    found = [f'headrace_status_total{{{label},status="{name}"}} {count}' for name, count in said["counts"].items()]
+    found += _histogram("headrace_answer_seconds", label, said["took"]["counts"], said["took"]["total"])
+    chunks = said["chunks"]
+    found += [
+        f"headrace_groups{{{label}}} {said['groups']}",
+        f"headrace_remembered_events{{{label}}} {said['events']}",
+        f'headrace_event_chunks{{{label},in="memory"}} {chunks["in_memory"]}',
+        f'headrace_event_chunks{{{label},in="files"}} {chunks["in_files"]}',
+        f"headrace_event_chunk_reads_total{{{label}}} {chunks['reads']}",
+        f"headrace_event_chunk_misses_total{{{label}}} {chunks['misses']}",
+    ]
+    for part, size in said["bytes"].items():
+        kind, _, metric = part.partition(" ")
+        if kind == "metric":
+            found.append(f'headrace_metric_state_bytes{{{label},metric="{metric}"}} {size}')
+        else:
+            found.append(f'headrace_state_bytes{{{label},part="{part}"}} {size}')
     return found

@@ -40,6 +40,16 @@ def test_objects_become_columns_and_what_is_missing_is_null() -> None:
     ]
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_dates_are_texts(count: int) -> None:
+    schema = pa.schema([("day", pa.date32())])
+    assert from_json(schema)(_messages(*[b'{"day": "2024-02-29"}'] * count)).column(0)[-1].as_py() == dt.date(
+        2024, 2, 29
+    )
+    with pytest.raises(ValueError, match=r"column day: .*2024-02-30"):
+        from_json(schema)(_messages(*[b'{"day": "2024-02-30"}'] * count))
+
+
 def test_a_batch_of_none() -> None:
     assert from_json(SCHEMA)(_messages()).schema == SCHEMA
 
