@@ -69,6 +69,17 @@ class Target:
         return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
 
 
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one pair of axes, which may be logarithmic."""
+
+    title: str
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool = False
+
+
 class Bench:
     """Collects what a run measures. Nothing gets into the outputs that was not given to it in this run."""
 
@@ -90,6 +101,7 @@ class Bench:
         self.notes: list[str] = []
         self._settings: dict[str, object] = {}
         self._timings: list[dict[str, object]] = []
+        self._curves: dict[Chart, dict[str, list[tuple[float, float]]]] = {}
         self._targets = {target.ratio: target for target in targets}
         self._results = results
         self._console = console or Console()
@@ -150,6 +162,10 @@ class Bench:
     def figure(self, system: str, figure: str, value: float, unit: str) -> None:
         self.figures.append(Figure(system, figure, value, unit))
 
+    def curve(self, chart: Chart, line: str, points: Sequence[tuple[float, float]]) -> None:
+        """A line of a chart, which is drawn below the bars."""
+        self._curves.setdefault(chart, {})[line] = [(_rounded(x), _rounded(y)) for x, y in points]
+
     def ratio(self, name: str, value: float) -> None:
         self.ratios[name] = value
 
@@ -192,6 +208,7 @@ class Bench:
             "figures": [{**asdict(f), "value": _rounded(f.value)} for f in self.figures],
             "ratios": {name: _rounded(value) for name, value in self.ratios.items()},
             "targets": {name: self._verdict(name) for name in self.ratios if name in self._targets},
+            "charts": [{**asdict(chart), "lines": lines} for chart, lines in self._curves.items()],
             "timings": self._timings,
         }
 

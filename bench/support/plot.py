@@ -1,7 +1,8 @@
-"""The picture of a bench: every rate that it measured, as bars on one logarithmic axis."""
+"""The picture of a bench: every rate that it measured, as bars on one logarithmic axis, and its charts below."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,9 @@ _INK: Final = "#292524"
 _SOFT: Final = "#78716c"
 _BAR_INCHES: Final = 0.42
 _HEAD_INCHES: Final = 1.9
+_CHART_INCHES: Final = 4.2
+_MOST_MARKS: Final = 60
+_LINES: Final = ("#a8a29e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7e22ce")
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
@@ -23,10 +27,15 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     units = [figure["unit"] for figure in report["figures"]]
     unit = max(dict.fromkeys(units), key=units.count, default="")
     bars = [figure for figure in report["figures"] if figure["unit"] == unit and figure["value"] > 0]
-    height = _HEAD_INCHES + _BAR_INCHES * max(1, len(bars))
-    picture = Figure(figsize=(11, height), dpi=110, facecolor="white")
+    charts = report.get("charts", [])
+    height, chart_rows = _HEAD_INCHES + _BAR_INCHES * max(1, len(bars)), -(-len(charts) // 2)
+    picture = Figure(figsize=(11, height + _CHART_INCHES * chart_rows), dpi=110, facecolor="white")
     FigureCanvasAgg(picture)
-    axes = picture.subplots()
+    grid = picture.add_gridspec(1 + chart_rows, 2, height_ratios=[height, *[_CHART_INCHES] * chart_rows])
+    axes = picture.add_subplot(grid[0, :])
+    for number, chart in enumerate(charts):
+        alone = number == len(charts) - 1 and number % 2 == 0
+        _draw_chart(picture.add_subplot(grid[1 + number // 2, slice(None) if alone else number % 2]), chart)
     values = [bar["value"] for bar in bars]
     colours = [_OURS if "headrace" in bar["system"].lower() else _THEIRS for bar in bars]
     labels = [f"{bar['system']}, {bar['figure']}" for bar in bars]
@@ -43,14 +52,41 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel(f"{unit} (logarithmic)", fontsize=9.5, color=_SOFT)
     axes.tick_params(axis="x", colors=_SOFT, labelsize=9)
     axes.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     title = report["title"] + (" (QUICK run: small sizes)" if report["quick"] else "")
     ratios = ",  ".join(f"{name} {value:.3g}" for name, value in report["ratios"].items())
     picture.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=_INK)
     axes.set_title(ratios, loc="right", fontsize=9.5, color=_SOFT)
     picture.tight_layout()
     picture.savefig(path)
+
+
+def _draw_chart(axes: Any, chart: Mapping[str, Any]) -> None:
+    others = itertools.cycle(_LINES)
+    for name, points in chart["lines"].items():
+        ours = "headrace" in name.lower()
+        axes.plot(
+            *zip(*points, strict=True),
+            label=name,
+            color=_OURS if ours else next(others),
+            linewidth=2.2 if ours else 1.4,
+            marker="o" if len(points) <= _MOST_MARKS else None,
+            markersize=3.5,
+        )
+    if chart["log_x"]:
+        axes.set_xscale("log")
+    if chart["log_y"]:
+        axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_title(chart["title"], loc="left", fontsize=10.5, fontweight="bold", color=_INK)
+    axes.set_xlabel(chart["x"], fontsize=9.5, color=_SOFT)
+    axes.set_ylabel(chart["y"], fontsize=9.5, color=_SOFT)
+    axes.tick_params(colors=_SOFT, labelsize=9)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8.5, frameon=False)
 
 
 def short(value: float) -> str:

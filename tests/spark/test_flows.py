@@ -65,7 +65,7 @@ def _records_in(job: object, task: str) -> int:
 
 
 def test_a_killed_driver_is_started_again_and_goes_on(tmp_path: Path) -> None:
-    records = 1_500_000
+    records = 700_000
     with flow_process("local[2]", tmp_path, records) as driver:
         while (status := driver.look()) is not None:
             if status["tasks"].get("filter.0", {}).get("records_in", 0) > 10_000:
