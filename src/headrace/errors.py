@@ -16,6 +16,7 @@ HeadraceError
 ├── QueueError              what moves between tasks
 │   ├── QueueDamaged        a queue has lost or changed frames
 │   ├── QueueUnreachable    a broker does not answer: which, what was tried, for how long
+│   ├── OrderBroken         records of a data path are out of order
 │   └── FrameDamaged        bytes that are not a frame
 ├── RequestRefused          a request to the front end: with the status of HTTP that says so
 └── EnvironmentProblem      Java, Python or Spark on this machine cannot run it
@@ -172,6 +173,17 @@ class QueueDamaged(QueueError):
 
 class QueueUnreachable(QueueError):
     """A broker does not answer."""
+
+
+class OrderBroken(QueueError):
+    """Records came along a data path in an order that a path cannot have."""
+
+    def __init__(self, path: str, problem: str):
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"{path}: it is out of order: {problem}; a stage before it changes the order of its records, or its source "
+            f"does"
+        )
 
 
 class FrameDamaged(QueueError):

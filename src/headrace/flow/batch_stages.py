@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -20,11 +20,17 @@ from headrace.flow.operators import (
     Outputs,
     Shape,
     Stage,
+    Wrapped,
     empty,
     failed_record,
     name_of,
     tried,
 )
+from headrace.order import columns
+from headrace.order.columns import Keys
+
+_LAST: Final = (1 << 63) - 2
+"""After every record of a source."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class ForBatch(Behaviour):
     function: Callable[..., Any]
     on_error: OnError = STOP
     is_class: bool = False
+    one_to_one: bool = False
 
     def open(self, shape: Shape) -> Operator:
         return _OwnState(self.function(), shape) if self.is_class else _BatchFunction(self, shape)
@@ -62,8 +69,127 @@ class ForBatch(Behaviour):
     def is_stateful(self) -> bool:
         return self.is_class
 
+    @property
+    def may_multiply(self) -> bool:
+        return not self.one_to_one
+
+    def order_problem(self, given: pa.Schema | None) -> str | None:
+        if self.is_class:
+            if self.function.order in ("columns", "each"):  # type: ignore[attr-defined]
+                return None
+            return (
+                f"class {name_of(self.function)} may keep records back; if it does not, say so in it: order = "
+                f'"columns" where its records keep all columns that came, order = "each" to be given them one by one, '
+                f"so that what it gives is ordered as the record it was given"
+            )
+        if self.one_to_one or given is None or self._keeps_columns(given):
+            return None
+        return (
+            f"{name_of(self.function)} makes new batches, and nothing tells which record came of which; say "
+            f"one_to_one=True if it gives one for each, in their order; or let it keep columns that it does not know "
+            f'(batch.filter, batch.append_column); or give it records, each="record"'
+        )
+
+    def _keeps_columns(self, given: pa.Schema) -> bool:
+        try:
+            found = self.function(empty(given.append(pa.field(columns.SEQUENCE, pa.int64()))))
+        except Exception:
+            return False
+        parts = found.values() if isinstance(found, Mapping) else [found]
+        return all(
+            isinstance(part, pa.RecordBatch | pa.Table) and columns.SEQUENCE in part.schema.names for part in parts
+        )
+
+    def open_ordered(self, shape: Shape, keys: Keys, with_path: bool) -> Operator:
+        carrying = replace(
+            shape,
+            outputs={
+                name: pa.schema([*schema, *keys.fields(with_path)]) if schema is not None else None
+                for name, schema in shape.outputs.items()
+            },
+        )
+        if not self.is_class:
+            keeps = _OneToOne if self.one_to_one else _KeepsLast
+            return _BatchFunction(replace(self, function=keeps(self.function, shape.stage)), carrying)
+        stage = self.function()
+        if stage.order == "each":
+            return _Each(_OwnState(stage, shape), keys, with_path)
+        stage.on_batch = _KeepsLast(stage.on_batch, shape.stage)
+        return _OwnState(stage, carrying)
+
     def __str__(self) -> str:
         return name_of(self.function)
+
+
+@dataclass(frozen=True)
+class _KeepsLast:
+    """A function over batches that keeps what records carry, which goes behind all other columns."""
+
+    function: Callable[..., Any]
+    stage: str
+
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        given = self.function(batch)
+        if isinstance(given, Mapping):
+            return {name: self._moved(part) for name, part in given.items()}
+        return self._moved(given)
+
+    def _moved(self, part: Any) -> Any:
+        if not isinstance(part, pa.RecordBatch | pa.Table):
+            return part
+        if columns.SEQUENCE not in part.schema.names:
+            raise FlowError(
+                f"stage {self.stage} gave records without the columns that they carry for their order, and had kept "
+                f"them for a batch of no records; say one_to_one=True, or let it keep all columns always"
+            )
+        return columns.moved_last(part)
+
+
+@dataclass(frozen=True)
+class _OneToOne:
+    """A function over batches that gives one record for each: each carries on what its record carried."""
+
+    function: Callable[..., Any]
+    stage: str
+
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        given = self.function(columns.without(batch))
+        if isinstance(given, Mapping):
+            if any(name not in (MAIN, None) and part is not None and part.num_rows for name, part in given.items()):
+                raise FlowError(f"stage {self.stage}: one_to_one has no side outputs but those of errors")
+            given = given.get(MAIN, given.get(None))
+        rows = 0 if given is None else given.num_rows
+        if rows != batch.num_rows:
+            raise FlowError(
+                f"stage {self.stage} gave {rows} records for {batch.num_rows}, and one_to_one says one for each"
+            )
+        if isinstance(given, pa.Table):
+            given = (given.combine_chunks().to_batches() or [empty(given.schema)])[0]
+        return columns.joined(given, columns.only(batch))
+
+
+class _Each(Wrapped):
+    """A class that is given its records one by one: what it gives is ordered as the record; in the end, after all."""
+
+    def __init__(self, inner: Operator, keys: Keys, with_path: bool):
+        super().__init__(inner)
+        self._fields = keys.fields(with_path)
+
+    def finish(self) -> Outputs:
+        found: Outputs = []
+        for output, given in self.inner.finish():
+            last = {columns.TICK: _LAST, columns.SEQUENCE: _LAST}
+            hidden = [pa.array([last.get(each.name, 0)] * given.num_rows, pa.int64()) for each in self._fields]
+            found.append((output, columns.joined(given, pa.record_batch(hidden, schema=pa.schema(self._fields)))))
+        return found
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        plain, hidden = columns.without(batch), columns.only(batch)
+        return [
+            (output, columns.joined(given, hidden.take(pa.array([row] * given.num_rows, pa.int64()))))
+            for row in range(batch.num_rows)
+            for output, given in self.inner.apply(plain.slice(row, 1))
+        ]
 
 
 class _BatchFunction(Operator):

@@ -14,7 +14,7 @@ from headrace.errors import FlowError
 from headrace.flow.batch_stages import ForBatch
 from headrace.flow.checks import checked
 from headrace.flow.explain import explain
-from headrace.flow.graph import Graph, Input, Node
+from headrace.flow.graph import Graph, Input, Node, Ordering
 from headrace.flow.io import Sink, Source
 from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
 from headrace.flow.measured import measured_stages
@@ -33,6 +33,15 @@ class Stream:
     flow: Flow = field(repr=False, compare=False)
     node: str
     output: str = MAIN
+    ordering: Ordering | None = None
+
+    def ordered(self, by: str | None = None) -> Stream:
+        """In the order of the source, whatever the parallelism of the stages between: what reads it merges the paths.
+
+        Every task of the stage or sink that reads it gets its records in order, exactly once. Several sources, or one
+        with several tasks, have no order among them but that of a column `by`, in which each of them must be.
+        """
+        return replace(self, ordering=Ordering(by))
 
     def side(self, name: str) -> Stream:
         """One of the side outputs of the stage."""
@@ -40,7 +49,7 @@ class Stream:
         if name not in sides:
             known = f"it has {', '.join(sides)}" if sides else "it has none: give it sides={...}"
             raise FlowError(f"stage {self.node} has no side output {name}; {known}")
-        return Stream(self.flow, self.node, name)
+        return Stream(self.flow, self.node, name, self.ordering)
 
 
 @dataclass(frozen=True)
@@ -97,14 +106,17 @@ class Flow:
         sides: Mapping[str, pa.Schema] | None = None,
         on_error: Literal["stop", "side"] = "stop",
         retries: int = 0,
+        one_to_one: bool = False,
     ) -> Stream:
         """A function over record batches (or over records, `each="record"`), or a class of `hr.Stage` with state.
 
         `schema` is what it gives: what it is given, unless it says something else; a function over batches is asked.
         `route` is how records come here: forward where the parallelism is the same, else in turn.
         `on_error="side"` sends a record that the function raises for to the side output `errors`, with the reason.
+        `one_to_one` says of a function over batches that it gives one record for each, in their order: a function that
+        makes new batches must say so where its output is to be ordered (`stream.ordered()`).
         """
-        behaviour = _behaviour(name, function, each, _on_error(name, on_error, retries))
+        behaviour = _behaviour(name, function, each, _on_error(name, on_error, retries), one_to_one)
         known = self._schema_of_inputs(name, streams)
         given = _checked_sides(name, sides or {})
         if on_error == "side":
@@ -151,7 +163,7 @@ class Flow:
         if metrics.backend != "columnar":
             raise FlowError(f'{name}: a flow keeps its state in memory; leave backend="{metrics.backend}" out')
         known = self._schema_of_inputs(name, streams)
-        count = _checked_parallelism(name, parallelism, self._nodes[streams[0].node].parallelism)
+        count = _checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
         stages = measured_stages(name, metrics.definition, known, metrics.memory_bytes // count, metrics.keep_columns)
         for number, behaviour in enumerate(stages, 1):
             by = behaviour.stage.partitioner
@@ -183,8 +195,8 @@ class Flow:
         if not isinstance(sink, Sink):
             raise FlowError(f"sink {name}: {sink!r} is no sink; use hr.parquet, hr.kafka, hr.queue or hr.callback")
         self._check_streams(name, (stream,))
-        count = _checked_parallelism(name, parallelism, self._nodes[stream.node].parallelism)
-        self._add(Node(name, count, (Input(stream.node, stream.output, route),), sink=sink))
+        count = _checked_parallelism(name, parallelism, self._default_parallelism(stream))
+        self._add(Node(name, count, (_arrow(stream, route),), sink=sink))
 
     # ------------------------------------------------------------------ freeze
 
@@ -217,11 +229,15 @@ class Flow:
         sides: dict[str, pa.Schema],
     ) -> Stream:
         known = self._schema_of_inputs(name, streams)
-        count = _checked_parallelism(name, parallelism, self._nodes[streams[0].node].parallelism)
+        count = _checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
         given = schema if schema is not None else behaviour.schema(name, known)
-        arrows = tuple(Input(stream.node, stream.output, route) for stream in streams)
+        arrows = tuple(_arrow(stream, route) for stream in streams)
         self._add(Node(name, count, arrows, behaviour=behaviour, schema=given, sides=sides))
         return Stream(self, name)
+
+    def _default_parallelism(self, stream: Stream) -> int:
+        """One task has all in one order; several have each their own."""
+        return 1 if stream.ordering is not None else self._nodes[stream.node].parallelism
 
     def _schema_of_inputs(self, name: str, streams: tuple[Stream, ...]) -> pa.Schema:
         self._check_streams(name, streams)
@@ -257,7 +273,11 @@ class Flow:
         self._nodes[node.name] = node
 
 
-def _behaviour(name: str, function: Any, each: str, on_error: OnError) -> Behaviour:
+def _arrow(stream: Stream, route: Route | None) -> Input:
+    return Input(stream.node, stream.output, route, ordering=stream.ordering)
+
+
+def _behaviour(name: str, function: Any, each: str, on_error: OnError, one_to_one: bool) -> Behaviour:
     if each not in ("batch", "record"):
         raise FlowError(f'stage {name}: each={each!r}; use "batch" or "record"')
     if isinstance(function, type) and issubclass(function, Stage):
@@ -266,9 +286,13 @@ def _behaviour(name: str, function: Any, each: str, on_error: OnError) -> Behavi
         if on_error != STOP:
             raise FlowError(f"stage {name}: on_error and retries are for functions; a class of hr.Stage catches itself")
         return ForBatch(function, on_error, is_class=True)
+    if one_to_one and each == "record":
+        raise FlowError(
+            f"stage {name}: one_to_one is for functions over batches; of records it is known what they give"
+        )
     if not callable(function):
         raise FlowError(f"stage {name}: {function!r} is neither a function nor a class of hr.Stage")
-    return ForRecord(function, on_error) if each == "record" else ForBatch(function, on_error)
+    return ForRecord(function, on_error) if each == "record" else ForBatch(function, on_error, one_to_one=one_to_one)
 
 
 def _on_error(name: str, policy: str, retries: int) -> OnError:

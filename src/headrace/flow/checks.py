@@ -7,6 +7,7 @@ from dataclasses import replace
 from headrace.errors import FlowError
 from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.operators import listed
+from headrace.flow.ordered import carried
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.routing import Forward, Rebalance, Route
 
@@ -29,6 +30,7 @@ def checked(graph: Graph, loops: frozenset[str]) -> Graph:
                 raise FlowError(
                     f"source {node.name}: source {other} reads queue {node.source.name} already; use its stream"
                 )
+    carried(graph)
     for node in graph.nodes:
         used = {arrow.output for _, arrow in graph.consumers(node.name)}
         loose = [output for output in ("", *node.sides) if output not in used]

@@ -219,11 +219,12 @@ class Coordinator:
         for name, report in message["tasks"].items():
             task = self.plan.tasks[name]
             # A queue from outside may have other readers.
-            if task.inbox is None or not task.channels:
+            if not task.channels:
                 continue
-            if report["keep_from"] > self._truncated.get(task.inbox, 0):
-                self._truncated[task.inbox] = report["keep_from"]
-                effects.append(Truncate(task.inbox, report["keep_from"]))
+            for queue, position in report["keep_from"].items():
+                if position > self._truncated.get(queue, 0):
+                    self._truncated[queue] = position
+                    effects.append(Truncate(queue, position))
         return effects
 
     def status(self) -> dict[str, Any]:

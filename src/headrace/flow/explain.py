@@ -46,6 +46,10 @@ def _arrow(edge: Edge) -> str:
     channels = sum(len(edge.route.reaches(edge.place(producer))) for producer in range(edge.producers))
     side = f" (side output {edge.output})" if edge.output else ""
     back = ", back to the start of the loop" if edge.back else ""
+    if edge.ordering is not None:
+        places = [edge.place(producer) for producer in range(edge.producers)]
+        paths = sum(len(edge.route.reaches(place)) * width for place, width in zip(places, edge.widths, strict=True))
+        return f"to {edge.consumer}{side} by {edge.route}, {edge.ordering}: {_count(paths, 'path')}, a queue each"
     return f"to {edge.consumer}{side} by {edge.route}: {_count(channels, 'channel')}{back}"
 
 

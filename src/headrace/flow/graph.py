@@ -13,16 +13,30 @@ from headrace.flow.routing import Route
 
 
 @dataclass(frozen=True)
+class Ordering:
+    """In the order of the source; `by` is a column of the sources that comes before their own order."""
+
+    by: str | None = None
+
+    def __str__(self) -> str:
+        return "in source order" if self.by is None else f"in the order of {self.by}"
+
+
+@dataclass(frozen=True)
 class Input:
-    """An arrow of the graph: from an output of a node, by a route. `back` closes a declared loop."""
+    """An arrow of the graph: from an output of a node, by a route. `back` closes a declared loop.
+
+    `ordering`: what comes is put in order first.
+    """
 
     node: str
     output: str
     route: Route | None
     back: bool = False
+    ordering: Ordering | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Node:
     """A source, a stage or a sink."""
 
@@ -44,7 +58,7 @@ class Node:
         return self.schema if output == MAIN else self.sides[output]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """A flow that will not change any more. Nodes are in the order in which they were drawn."""
 

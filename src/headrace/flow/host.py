@@ -40,6 +40,7 @@ from headrace.queues.protocol import Entry, Queues
 ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
+_LEAST_ROOM_BYTES: Final = 64 << 10
 BATCH_RECORDS: Final = 4096
 """How many records a source is asked for at a time."""
 
@@ -166,7 +167,7 @@ class Host:
         self._give(Told({"say": "begin"}))
         while not self._left:
             now = time.monotonic()
-            full = [queue for queue in self._worker.blocking if self._writer.backlog(queue) > self._setup.room_bytes]
+            full = [queue for queue in self._worker.blocking if self._writer.backlog(queue) > self._room(queue)]
             waits = self._feed(full, now)
             if full:
                 waits = min(waits, _NO_ROOM_S)
@@ -175,6 +176,10 @@ class Host:
             if time.monotonic() - self._ticked_at >= _TICK_S:
                 self._ticked_at = time.monotonic()
                 self._give(Ticked(self._ticked_at))
+
+    def _room(self, queue: str) -> int:
+        """The queues of the data paths of one task share what another one has for its inbox."""
+        return max(self._setup.room_bytes // self._plan.shares.get(queue, 1), _LEAST_ROOM_BYTES)
 
     def _feed(self, full: list[str], now: float) -> float:
         """Give the tasks what their sources have; gives how long there is nothing to do for sources."""

@@ -125,7 +125,8 @@ class Job:
             found = self._coordinator.status()
         backlog = {}
         if not self._over.is_set():
-            backlog = {task.inbox: self._writer.backlog(task.inbox) for task in self._plan.tasks.values() if task.inbox}
+            inboxes = [queue for task in self._plan.tasks.values() for queue in task.inboxes]
+            backlog = {queue: self._writer.backlog(queue) for queue in inboxes}
         state = "running" if not self._over.is_set() else "failed" if self._problem is not None else "over"
         order = [vertex.name for vertex in self._plan.vertices]
         return {"flow": self.name, "state": state, "order": order, **found, "backlog_bytes": backlog}

@@ -83,9 +83,14 @@ class FlowStore:
             return known
         commits = {task: commit for task in plan.tasks if (commit := self.restore(task)) is not None}
         moments = {task: self._moment(task, found["incarnation"]) for task in plan.tasks}
-        ends = {task.inbox: queues.bounds(task.inbox)[1] for task in plan.tasks.values() if task.inbox is not None}
+        ends = {queue: queues.bounds(queue)[1] for task in plan.tasks.values() for queue in task.inboxes}
         # What is before the commit of a reader will not be read again.
-        passed = {plan.tasks[task].inbox: commit.values["position"] for task, commit in commits.items()}
+        passed: dict[str, int] = {}
+        for task, commit in commits.items():
+            paths = commit.values.get("paths", {})
+            passed.update(
+                {queue: paths.get(queue, [commit.values["position"]])[0] for queue in plan.tasks[task].inboxes}
+            )
         still = tuple(loss for loss in known if any(end > passed.get(queue, 0) for queue, end in loss.ends.items()))
         return (*still, loss_of(plan, known, ends, moments))
 

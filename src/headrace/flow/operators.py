@@ -6,13 +6,15 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
 from headrace.errors import FlowError, StageFailed
 from headrace.flow.failures import problem_of, shown, stage_failed
 from headrace.flow.files import Files, FilesInMemory
+from headrace.order import columns
+from headrace.order.columns import Keys
 
 MAIN: Final = ""
 ERRORS: Final = "errors"
@@ -43,6 +45,10 @@ class Stage(ABC):
         def restore(self, state): self.seen = state["seen"]
     ```
     """
+
+    order: ClassVar[str] = ""
+    """For a stage whose output is to be ordered later: "columns" where its records keep all columns that came, and none
+    is kept back; "each" to be given records one by one, so that what it gives is ordered as the record."""
 
     @abstractmethod
     def on_batch(self, batch: pa.RecordBatch) -> Any:
@@ -185,8 +191,56 @@ class Behaviour(ABC):
     def is_stateful(self) -> bool:
         return False
 
+    @property
+    def may_multiply(self) -> bool:
+        """May it give several records for one?"""
+        return False
+
+    def order_problem(self, given: pa.Schema | None) -> str | None:
+        """Why records cannot carry the order of their source through it, with the fix."""
+        return None
+
+    def open_ordered(self, shape: Shape, keys: Keys, with_path: bool) -> Operator:
+        """For records that carry the order of their source. Here: of a stage that gives one record for each."""
+        return SameRows(self.open(shape))
+
     @abstractmethod
     def __str__(self) -> str: ...
+
+
+class Wrapped(Operator):
+    """An operator around another one."""
+
+    def __init__(self, inner: Operator):
+        self.inner = inner
+
+    def changes(self) -> bytes | None:
+        return self.inner.changes()
+
+    def content(self) -> bytes:
+        return self.inner.content()
+
+    def change(self, message: Mapping[str, Any]) -> None:
+        self.inner.change(message)
+
+    def report(self) -> Mapping[str, Any] | None:
+        return self.inner.report()
+
+    def named_files(self) -> Sequence[str]:
+        return self.inner.named_files()
+
+    def restore(self, parts: Sequence[bytes]) -> None:
+        self.inner.restore(parts)
+
+
+class SameRows(Wrapped):
+    """Of a stage that gives one record for each, in their order."""
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        return [
+            (output, columns.joined(given, columns.only(batch)))
+            for output, given in self.inner.apply(columns.without(batch))
+        ]
 
 
 @dataclass(frozen=True)
@@ -228,7 +282,8 @@ def failed_record(shape: Shape, on_error: OnError, error: Exception, record: Map
     if isinstance(error, StageFailed):
         raise error
     if on_error.policy == "stop":
-        raise stage_failed(shape.stage, error, shown(record)) from error
+        own = {name: value for name, value in record.items() if name not in columns.HIDDEN}
+        raise stage_failed(shape.stage, error, shown(own)) from error
     return shape.of_records(ERRORS, [{**record, "reason": problem_of(error)}])
 
 

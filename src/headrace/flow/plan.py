@@ -3,18 +3,22 @@
 Stages that nothing stands between run as one: a *vertex*, a tree of nodes joined by forward arrows. A vertex has as
 many tasks as its nodes have parallelism. Each task that does not begin with a source reads one queue, its *inbox*,
 which all its producers append to: so the order in which it takes their records is decided once, by the queue, and a
-task that starts again from a commit does again just what it did.
+task that starts again from a commit does again just what it did. A task whose input is ordered reads a queue for each
+data path instead, and the order is that of the source.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from headrace.flow.graph import Graph, Node
+from headrace.flow.graph import Graph, Input, Node, Ordering
+from headrace.flow.ordered import Carried, carried
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import Forward, Place, Route
+from headrace.order.paths import Hop, TaskPaths
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,17 @@ class Edge:
     producers: int
     consumers: int
     first_channel: int
+    ordering: Ordering | None = None
+    widths: tuple[int, ...] = ()
+    """Where it is ordered: how many data paths lead through each producer, with a channel and a queue each."""
 
-    def channel(self, producer: int, consumer: int) -> int:
-        return self.first_channel + producer * self.consumers + consumer
+    def channel(self, producer: int, consumer: int, path: int = 0) -> int:
+        before = sum(self.widths[:producer]) if self.ordering is not None else producer
+        return self.first_channel + (before + path) * self.consumers + consumer
+
+    @property
+    def channels(self) -> int:
+        return (sum(self.widths) if self.ordering is not None else self.producers) * self.consumers
 
     def place(self, producer: int) -> Place:
         return Place(producer, self.producers, self.consumers)
@@ -46,6 +58,19 @@ class Vertex:
     name: str
     parallelism: int
     nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PathIn:
+    """A data path that ends at a task: what comes along it comes by a queue of its own."""
+
+    queue: str
+    channel: int
+    producer: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"path {self.number} of {self.producer} (queue {self.queue})"
 
 
 @dataclass(frozen=True)
@@ -62,6 +87,14 @@ class TaskPlan:
     back_channels: tuple[int, ...]
     blocking: tuple[str, ...]
     """The queues that must have room before it takes more."""
+    paths: tuple[PathIn, ...] = ()
+    """What it merges, where its input is ordered."""
+    pooled: tuple[str, ...] = ()
+    """Queues of which one must have room before it takes more: a merge may be waiting for what comes next there."""
+
+    @property
+    def inboxes(self) -> tuple[str, ...]:
+        return tuple(path.queue for path in self.paths) if self.inbox is None else (self.inbox,)
 
 
 @dataclass(frozen=True)
@@ -89,15 +122,13 @@ class Plan:
             for producer in range(edge.producers)
             if index in edge.route.reaches(edge.place(producer))
         ]
-        blocking = [
-            self.inbox(edge.consumer, consumer)
-            for edge in self.edges_from(vertex)
-            if not edge.back
-            for consumer in edge.route.reaches(edge.place(index))
-        ]
+        paths = self._paths_in(own, index)
+        outputs = [edge for edge in self.edges_from(vertex) if not edge.back]
+        blocking = [queue for edge in outputs if edge.ordering is None for queue in self._queues_of(edge, index)]
+        pooled = [queue for edge in outputs if edge.ordering is not None for queue in self._queues_of(edge, index)]
         sinks = [self.graph.node(name).sink for name in vertex.nodes]
         blocking += [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
-        inbox: str | None = self.inbox(vertex.name, index)
+        inbox: str | None = None if paths else self.inbox(vertex.name, index)
         if head.source is not None:
             inbox = outside(head.source.name) if isinstance(head.source, QueueEnd) else None
         return TaskPlan(
@@ -105,22 +136,66 @@ class Plan:
             vertex,
             index,
             inbox,
-            tuple(channel for _, channel in reaching),
+            tuple(path.channel for path in paths) or tuple(channel for _, channel in reaching),
             tuple(channel for edge, channel in reaching if edge.back),
             tuple(dict.fromkeys(blocking)),
+            paths,
+            tuple(pooled),
         )
+
+    def _paths_in(self, edges: list[Edge], index: int) -> tuple[PathIn, ...]:
+        return tuple(
+            PathIn(
+                self.path_queue(edge, producer, path, index),
+                edge.channel(producer, index, path),
+                f"{edge.vertex}.{producer}",
+                path,
+            )
+            for edge in edges
+            if edge.ordering is not None
+            for producer in range(edge.producers)
+            if index in edge.route.reaches(edge.place(producer))
+            for path in range(edge.widths[producer])
+        )
+
+    def queues_of(self, edge: Edge, producer: int) -> list[tuple[int, int, str]]:
+        """The consumers that a task may send to by an edge, with the path and the queue."""
+        consumers = edge.route.reaches(edge.place(producer))
+        if edge.ordering is None:
+            return [(consumer, 0, self.inbox(edge.consumer, consumer)) for consumer in consumers]
+        return [
+            (consumer, path, self.path_queue(edge, producer, path, consumer))
+            for consumer in consumers
+            for path in range(edge.widths[producer])
+        ]
+
+    def _queues_of(self, edge: Edge, producer: int) -> list[str]:
+        return [queue for *_, queue in self.queues_of(edge, producer)]
+
+    @cached_property
+    def carried(self) -> Carried:
+        return carried(self.graph)
+
+    @cached_property
+    def paths(self) -> dict[str, TaskPaths]:
+        """The data paths that lead to each task, where the order of the source is carried."""
+        return _paths(self.vertices, self.edges)
+
+    @cached_property
+    def shares(self) -> dict[str, int]:
+        """For each queue of a data path, how many of them one task reads."""
+        return {path.queue: len(task.paths) for task in self.tasks.values() for path in task.paths}
+
+    def path_queue(self, edge: Edge, producer: int, path: int, consumer: int) -> str:
+        return f"{self.inbox(edge.consumer, consumer)}.{edge.number}.{producer}.{path}"
 
     def inbox(self, vertex: str, index: int) -> str:
         return f"{self.graph.name}.in.{vertex}.{index}"
 
     def synced_with(self, task: TaskPlan) -> list[str]:
         """The queues that a commit of a task makes safe first: its own, and those whose order it depends on."""
-        own = [task.inbox] if task.inbox is not None else []
-        outputs = [
-            self.inbox(edge.consumer, consumer)
-            for edge in self.edges_from(task.vertex)
-            for consumer in edge.route.reaches(edge.place(task.index))
-        ]
+        own = task.inboxes
+        outputs = [queue for edge in self.edges_from(task.vertex) for queue in self._queues_of(edge, task.index)]
         sinks = [self.graph.node(name).sink for name in task.vertex.nodes]
         ends = [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
         return list(dict.fromkeys([*own, *outputs, *ends, *self._orders_before(task)]))
@@ -155,7 +230,7 @@ class Plan:
     @cached_property
     def queues(self) -> list[str]:
         """All queues, those of the outside too."""
-        found = [task.inbox for task in self.tasks.values() if task.inbox is not None]
+        found = [queue for task in self.tasks.values() for queue in task.inboxes]
         found += [outside(node.sink.name) for node in self.graph.nodes if isinstance(node.sink, QueueEnd)]
         return list(dict.fromkeys(found))
 
@@ -167,7 +242,8 @@ class Plan:
         }
         for edge in self.edges:
             side = f".{edge.output}" if edge.output else ""
-            found[f"{edge.node}{side} -> {edge.consumer}"] = str(edge.route)
+            order = "" if edge.ordering is None else f", {edge.ordering}"
+            found[f"{edge.node}{side} -> {edge.consumer}"] = f"{edge.route}{order}"
         # Channels are numbered in the order in which arrows are drawn.
         found["the order of drawing"] = ", ".join(f"{edge.node}{edge.output} -> {edge.consumer}" for edge in self.edges)
         return found
@@ -190,6 +266,10 @@ def make_plan(graph: Graph) -> Plan:
         for arrow in node.inputs if heads[node.name] == node.name else ():
             producer = graph.node(arrow.node)
             assert arrow.route is not None
+            widths: tuple[int, ...] = ()
+            if arrow.ordering is not None:
+                known = _paths(vertices, edges)
+                widths = tuple(known[f"{heads[arrow.node]}.{index}"].count for index in range(producer.parallelism))
             edge = Edge(
                 len(edges),
                 arrow.node,
@@ -201,14 +281,38 @@ def make_plan(graph: Graph) -> Plan:
                 producer.parallelism,
                 node.parallelism,
                 channels,
+                arrow.ordering,
+                widths,
             )
             edges.append(edge)
-            channels += edge.producers * edge.consumers
+            channels += edge.channels
     return Plan(graph, vertices, tuple(edges))
+
+
+def _paths(vertices: Sequence[Vertex], edges: Sequence[Edge]) -> dict[str, TaskPaths]:
+    """In the order of drawing, in which producers come before consumers but for loops, which carry no order."""
+    found: dict[str, TaskPaths] = {}
+    for vertex in vertices:
+        own = [edge for edge in edges if edge.consumer == vertex.name and edge.ordering is None and not edge.back]
+        for index in range(vertex.parallelism):
+            hops = tuple(
+                Hop(
+                    edge.channel(producer, index), f"{edge.vertex}.{producer}", found[f"{edge.vertex}.{producer}"].count
+                )
+                for edge in own
+                for producer in range(edge.producers)
+                if index in edge.route.reaches(edge.place(producer))
+            )
+            found[f"{vertex.name}.{index}"] = TaskPaths(hops)
+    return found
 
 
 def _head(graph: Graph, node: Node) -> str:
     """The first node of the vertex that this one is in."""
-    while len(node.inputs) == 1 and isinstance(node.inputs[0].route, Forward) and not node.inputs[0].back:
+    while len(node.inputs) == 1 and _is_fused(node.inputs[0]):
         node = graph.node(node.inputs[0].node)
     return node.name
+
+
+def _is_fused(arrow: Input) -> bool:
+    return isinstance(arrow.route, Forward) and not arrow.back and arrow.ordering is None

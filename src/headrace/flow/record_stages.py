@@ -20,11 +20,14 @@ from headrace.flow.operators import (
     Operator,
     Outputs,
     Shape,
+    Wrapped,
     drained,
     failed_record,
     name_of,
     tried,
 )
+from headrace.order import columns
+from headrace.order.columns import Keys
 
 _NAN: Final = float("nan")
 
@@ -39,17 +42,40 @@ class ForRecord(Behaviour):
     def open(self, shape: Shape) -> Operator:
         return _RecordFunction(self, shape)
 
+    @property
+    def may_multiply(self) -> bool:
+        return True
+
+    def open_ordered(self, shape: Shape, keys: Keys, with_path: bool) -> Operator:
+        return _ListedRows(self.open(shape))
+
     def __str__(self) -> str:
         return f"{name_of(self.function)}, record by record"
+
+
+class _ListedRows(Wrapped):
+    """Of a stage that lists, for each record it gives, the row that it came of."""
+
+    inner: _RecordFunction | _KeyedFunction
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        given, hidden = self.inner.apply(columns.without(batch)), columns.only(batch)
+        return [
+            (output, columns.joined(part, hidden.take(pa.array(origins, pa.int64()))))
+            for (output, part), origins in zip(given, self.inner.origins, strict=True)
+        ]
 
 
 class _RecordFunction(Operator):
     def __init__(self, behaviour: ForRecord, shape: Shape):
         self._function, self._on_error, self._shape = behaviour.function, behaviour.on_error, shape
+        self.origins: list[list[int]] = []
+        """For each batch of the last call, the rows that its records came of."""
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         runs = Runs(self._shape)
-        for record in batch.to_pylist():
+        self.origins = runs.origins
+        for runs.row, record in enumerate(batch.to_pylist()):
             try:
                 given = tried(lambda record=record: self._function(dict(record)), self._on_error.retries)  # type: ignore[misc]
             except Exception as error:
@@ -66,7 +92,11 @@ class Runs:
         self._shape = shape
         self._output = MAIN
         self._run: list[Mapping[str, Any]] = []
+        self._rows: list[int] = []
         self._done: Outputs = []
+        self.row = 0
+        """The row of the input that is being worked at."""
+        self.origins: list[list[int]] = []
 
     def records(self, given: Any) -> None:
         """A record, a list of records, or None; or any of these by the name of a side output."""
@@ -88,6 +118,7 @@ class Runs:
     def outputs(self, batches: Outputs) -> None:
         self._cut()
         self._done += batches
+        self.origins += [[self.row] * batch.num_rows for _, batch in batches]
 
     def close(self) -> Outputs:
         self._cut()
@@ -98,10 +129,13 @@ class Runs:
             self._cut()
             self._output = output
         self._run += records
+        self._rows += [self.row] * len(records)
 
     def _cut(self) -> None:
-        self._done += self._shape.of_records(self._output, self._run)
-        self._run = []
+        if self._run:
+            self._done += self._shape.of_records(self._output, self._run)
+            self.origins.append(self._rows)
+        self._run, self._rows = [], []
 
 
 def _apart(value: Any) -> Any:
@@ -137,6 +171,13 @@ class Keyed(Behaviour):
     def is_stateful(self) -> bool:
         return True
 
+    @property
+    def may_multiply(self) -> bool:
+        return True
+
+    def open_ordered(self, shape: Shape, keys: Keys, with_path: bool) -> Operator:
+        return _ListedRows(self.open(shape))
+
     def __str__(self) -> str:
         return f"{name_of(self.function)}, state by {', '.join(self.columns)}"
 
@@ -147,10 +188,13 @@ class _KeyedFunction(Operator):
         self._initial = plain_json.dumps(behaviour.initial, f"stage {shape.stage}: initial=")
         self._states: dict[tuple[Any, ...], Any] = {}
         self._dirty: set[tuple[Any, ...]] = set()
+        self.origins: list[list[int]] = []
+        """For each batch of the last call, the rows that its records came of."""
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         runs = Runs(self._shape)
-        for record in batch.to_pylist():
+        self.origins = runs.origins
+        for runs.row, record in enumerate(batch.to_pylist()):
             key = _key(record[name] for name in self._behaviour.columns)
             try:
                 given = tried(lambda k=key, r=record: self._called(k, r), self._behaviour.on_error.retries)  # type: ignore[misc]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError
 from headrace.flow.effects import Append, Deliver, Effect
-from headrace.flow.graph import Graph, Node
+from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.io import Opening
 from headrace.flow.operators import empty
 from headrace.flow.plan import make_plan
@@ -52,10 +52,12 @@ class _Run:
         while moving:
             moving = False
             for task in self.tasks.values():
-                waiting = self._inboxes.get(task.plan.inbox or "", deque())
-                while waiting:
-                    moving = True
-                    self._act(task.take([Entry(str(task.plan.inbox), waiting.popleft(), 0)]))
+                for queue in task.plan.inboxes:
+                    waiting = self._inboxes.get(queue, deque())
+                    while waiting:
+                        moving = True
+                        entries = [Entry(queue, waiting.popleft(), 0)]
+                        self._act(task.take_path(queue, entries) if task.plan.paths else task.take(entries))
 
     def read(self, task: Task, most_records: int) -> None:
         source = self._graph.node(task.plan.vertex.name).source
@@ -91,7 +93,10 @@ class _Run:
 
 
 def alone(graph: Graph) -> Graph:
-    """The same flow with one task a stage; sources that have splits keep them."""
+    """The same flow with one task a stage; sources that have splits keep them.
+
+    Where there is one source task, all is in its order, and nothing need be ordered.
+    """
 
     def count(node: Any) -> int:
         return node.parallelism if node.source is not None and node.source.splits() is not None else 1
@@ -102,14 +107,16 @@ def alone(graph: Graph) -> Graph:
         fits = not isinstance(found, Forward) or counts[producer] == counts[consumer]
         return found if fits else Rebalance()
 
+    is_one = sum(counts[node.name] for node in graph.nodes if node.source is not None) == 1
+
+    def drawn(arrow: Input, node: Node) -> Input:
+        ordering = None if is_one else arrow.ordering
+        return replace(arrow, route=route(arrow.route, arrow.node, node.name), ordering=ordering)
+
     return Graph(
         graph.name,
         tuple(
-            replace(
-                node,
-                parallelism=counts[node.name],
-                inputs=tuple(replace(arrow, route=route(arrow.route, arrow.node, node.name)) for arrow in node.inputs),
-            )
+            replace(node, parallelism=counts[node.name], inputs=tuple(drawn(arrow, node) for arrow in node.inputs))
             for node in graph.nodes
         ),
     )

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.errors import FlowError, QueueDamaged
+from headrace.flow.carrying import Carrying, numbering
 from headrace.flow.effects import Append, Deliver, Effect, Snapshot
 from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.graph import Node
 from headrace.flow.io import Feed
 from headrace.flow.losses import Loss
-from headrace.flow.operators import MAIN, Operator, Outputs, Shape
+from headrace.flow.merging import Merging
+from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape
 from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import split
 from headrace.model import frames
 from headrace.model.frames import MOST_BYTES, Frame, Kind
+from headrace.order import columns
 from headrace.queues.protocol import Entry
 
 _MOST_RECORDS: Final = 65_536
@@ -61,25 +65,45 @@ class Task:
         self.records_out = 0
         self._graph = plan.graph
         self._edges = plan.edges_from(task.vertex)
-        self._inboxes = {
-            (edge.number, consumer): plan.inbox(edge.consumer, consumer)
+        self._queues = {
+            (edge.number, consumer, path): queue
             for edge in self._edges
-            for consumer in edge.route.reaches(edge.place(task.index))
+            for consumer, path, queue in plan.queues_of(edge, task.index)
         }
         self._fused = {name: plan.fused(name) for name in task.vertex.nodes}
+        self._carried = plan.carried.nodes
+        carries = bool(task.paths) or any(name in self._carried for name in task.vertex.nodes)
+        self._order = Carrying(plan, task) if carries else None
+        self._merging = Merging(task.paths, plan.carried.keys, losses) if task.paths else None
         self._operators: dict[str, Operator] = {}
         self._files: dict[str, list[tuple[str, int]]] = {}
         for name in task.vertex.nodes:
             node = plan.graph.node(name)
             if node.behaviour is not None:
-                outputs = {MAIN: node.schema, **node.sides}
-                self._operators[name] = node.behaviour.open(Shape(name, outputs, self._kept))
+                shape = Shape(name, {MAIN: node.schema, **node.sides}, self._kept)
+                self._operators[name] = self._opened(plan, node.behaviour, shape)
         self._out: dict[str, list[bytes]] = {}
         self._effects: list[Effect] = []
 
+    def _opened(self, plan: Plan, behaviour: Behaviour, shape: Shape) -> Operator:
+        if self._order is None or shape.stage not in self._carried:
+            return behaviour.open(shape)
+        return numbering(plan, shape.stage, behaviour.open_ordered(shape, self._order.keys, self._order.with_path))
+
     @property
     def is_source(self) -> bool:
-        return self.plan.inbox is None
+        return not self.plan.inboxes
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Where it reads on, in each of its queues, after its last snapshot."""
+        if self._merging is not None:
+            return self._merging.positions
+        return {} if self.plan.inbox is None else {self.plan.inbox: self.position}
+
+    def wanted(self) -> Sequence[str]:
+        """The queues it would read."""
+        return self.plan.inboxes if self._merging is None else self._merging.wanted()
 
     def reports(self) -> dict[str, Any]:
         """What its stages have to say, by their names."""
@@ -91,13 +115,21 @@ class Task:
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
         """Frames of the inbox, in their order."""
         run: list[pa.RecordBatch] = []
-        rows = 0
+        rows, is_beating = 0, False
         for entry in entries:
             frame = self._new_part(frames.decode(entry.frame), entry.next)
             self.position = entry.next
             if frame is None:
                 continue
+            if frame.kind == Kind.HEARTBEAT:
+                is_beating = True
+                if self._order is not None:
+                    self._order.hear(frame.channel, frame.progress)
+                continue
             if frame.kind == Kind.DATA and frame.batch is not None:
+                if self._order is not None:
+                    frame = replace(frame, batch=self._order.arrived(frame.channel, frame.batch))
+                assert frame.batch is not None
                 if run and run[0].schema != frame.batch.schema:
                     self._run_head(run)
                     run, rows = [], 0
@@ -109,14 +141,49 @@ class Task:
             run, rows = [], 0
             if frame.kind == Kind.END:
                 self.ended.add(frame.channel)
+                if self._order is not None:
+                    self._order.end(frame.channel)
             elif frame.message is not None and "change" in frame.message:
                 self.changed, self.changed_at = frame.message["change"], entry.next
                 self._operators[frame.message["stage"]].change(frame.message)
         self._run_head(run)
+        if is_beating:
+            self._beat()
         self.dirty = self.dirty or bool(entries)
         if not self.finished and self._all_ended():
             self._finish()
         return self._taken()
+
+    def take_path(self, queue: str, entries: Sequence[Entry]) -> list[Effect]:
+        """Frames of a data path, in their order."""
+        assert self._merging is not None
+        assert self._order is not None
+        is_beating = self._merging.take(queue, entries)
+        released = self._merging.release()
+        if released is not None:
+            self._run_head([released])
+        self._order.own = self._merging.frontier
+        if is_beating:
+            self._beat()
+        self.next = self._merging.numbers
+        self.dirty = self.dirty or bool(entries)
+        if not self.finished and self._merging.is_over:
+            self._finish()
+        return self._taken()
+
+    def beat(self) -> list[Effect]:
+        """How far a source has come, to all that the order is carried to; of others, once after a restart."""
+        if self._order is not None and not self.finished and not (self.plan.channels and self._order.told):
+            self._beat()
+        return self._taken()
+
+    def _beat(self) -> None:
+        if self._order is None:
+            return
+        for edge, consumer, path, tick in self._order.beats(self.plan.index):
+            channel = edge.channel(self.plan.index, consumer, path)
+            frame = frames.heartbeat(channel, self.sent.get(channel, 0), tick)
+            self._out.setdefault(self._queues[edge.number, consumer, path], []).append(frames.encode(frame))
 
     def feed(self, feed: Feed) -> list[Effect]:
         """What the source gave."""
@@ -157,6 +224,8 @@ class Task:
                 f"records {expected} to {frame.first - 1} of channel {frame.channel} are missing; restore the queues "
                 f"from a copy, or start the flow anew under another name",
             )
+        if frame.kind == Kind.HEARTBEAT:
+            return frame
         if frame.end <= expected:
             return None
         self.next[frame.channel] = frame.end
@@ -176,10 +245,15 @@ class Task:
         batch = batches[0]
         if len(batches) > 1:
             batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        head = self._graph.node(self.plan.vertex.name)
+        if self._order is not None and head.source is not None:
+            batch = self._order.begin(batch, self.records_in)
         self.records_in += batch.num_rows
-        self._run(self._graph.node(self.plan.vertex.name), batch)
+        self._run(head, batch)
 
     def _run(self, node: Node, batch: pa.RecordBatch) -> None:
+        if self._order is not None and node.name not in self._carried:
+            batch = columns.without(batch)
         if node.sink is not None:
             self._deliver(node, batch)
         elif node.source is not None:
@@ -202,9 +276,15 @@ class Task:
         before = self.routed.get(edge.number, 0)
         self.routed[edge.number] = before + batch.num_rows
         self.records_out += batch.num_rows
+        if self._order is not None and not self._order.is_carried_on(edge):
+            batch = columns.without(batch)
         for consumer, part in split(edge.route, batch, before, edge.place(self.plan.index)):
-            channel = edge.channel(self.plan.index, consumer)
-            self._emit(self._inboxes[edge.number, consumer], channel, part)
+            if edge.ordering is None or self._order is None:
+                self._emit(self._queues[edge.number, consumer, 0], edge.channel(self.plan.index, consumer), part)
+                continue
+            for path, mine in self._order.by_path(part):
+                channel = edge.channel(self.plan.index, consumer, path)
+                self._emit(self._queues[edge.number, consumer, path], channel, mine)
 
     def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:
         for part in _cut(batch):
@@ -234,14 +314,12 @@ class Task:
         for name in self.plan.vertex.nodes:
             if name in self._operators:
                 self._send(self._graph.node(name), self._operators[name].finish())
-        for edge in self._edges:
-            for consumer in edge.route.reaches(edge.place(self.plan.index)):
-                channel = edge.channel(self.plan.index, consumer)
-                first = self.sent.get(channel, 0)
-                self.sent[channel] = first + 1
-                self._out.setdefault(self._inboxes[edge.number, consumer], []).append(
-                    frames.encode(frames.end(channel, first))
-                )
+        for (number, consumer, path), queue in self._queues.items():
+            edge = next(each for each in self._edges if each.number == number)
+            channel = edge.channel(self.plan.index, consumer, path)
+            first = self.sent.get(channel, 0)
+            self.sent[channel] = first + 1
+            self._out.setdefault(queue, []).append(frames.encode(frames.end(channel, first)))
         for name in self.plan.vertex.nodes:
             sink = self._graph.node(name).sink
             if isinstance(sink, QueueEnd):
@@ -277,6 +355,12 @@ class Task:
             "records_out": self.records_out,
             "files": self._files,
         }
+        if self._merging is not None:
+            values["paths"] = self._merging.snapshot()
+        if self._order is not None:
+            values["newest"] = self._order.newest
+            values["own"] = self._order.own
+            values["heard"] = self._order.heard
         files = tuple(name for parts in self._files.values() for name, _ in parts)
         kept = tuple(name for operator in self._operators.values() for name in operator.named_files())
         self._kept.version = version
@@ -306,6 +390,11 @@ class Task:
         self.changed, self.changed_at = values.get("changed", 0), values.get("changed_at", 0)
         self.records_in, self.records_out = values["records_in"], values["records_out"]
         self._files = {name: [(file, size) for file, size in parts] for name, parts in values["files"].items()}
+        if self._merging is not None:
+            self._merging.restore(values["paths"])
+        if self._order is not None:
+            self._order.newest, self._order.own = values["newest"], values["own"]
+            self._order.heard = {int(channel): tick for channel, tick in values["heard"].items()}
         for name, parts in self._files.items():
             self._operators[name].restore([read(file) for file, _ in parts])
 

@@ -39,6 +39,8 @@ class Pace:
 
     commit_s: float = 1.0
     report_s: float = 0.5
+    beat_s: float = 0.01
+    """How far sources have come, where something is ordered."""
 
 
 class Worker:
@@ -59,17 +61,20 @@ class Worker:
         self.number = number
         self.epoch = epoch
         self.tasks = {name: Task(plan, plan.tasks[name], losses, files(name)) for name in tasks}
-        self._by_inbox = {task.plan.inbox: task for task in self.tasks.values() if task.plan.inbox is not None}
-        self.blocking = sorted({queue for task in self.tasks.values() for queue in task.plan.blocking})
+        self._by_inbox = {queue: task for task in self.tasks.values() for queue in task.plan.inboxes}
+        self.blocking = sorted(
+            {queue for task in self.tasks.values() for queue in (*task.plan.blocking, *task.plan.pooled)}
+        )
         """The queues whose room is of interest."""
         self._pace = pace
         self._versions = dict.fromkeys(tasks, 0)
         self._saving: dict[str, int] = {}
-        self._positions: dict[str, list[int]] = {name: [] for name in tasks}
+        self._positions: dict[str, list[dict[str, int]]] = {name: [] for name in tasks}
         self._saved_at = dict.fromkeys(tasks, 0.0)
         self._changed = dict.fromkeys(tasks, 0)
         """The last change that is in a commit."""
         self._reported_at = 0.0
+        self._beaten_at = 0.0
         self._heard_at: float | None = None
         self._now = 0.0
         self._hurry = False
@@ -90,9 +95,9 @@ class Worker:
         """
         return [
             queue
-            for queue, task in self._by_inbox.items()
-            if not any(output in full for output in task.plan.blocking)
-            and not (self._paused and not task.plan.channels)  # a queue from outside is a source
+            for task in self.tasks.values()
+            if not _has_no_room(task, full) and not (self._paused and not task.plan.channels)  # it is a source
+            for queue in task.wanted()
         ]
 
     def sources(self, full: Collection[str]) -> list[str]:
@@ -102,19 +107,18 @@ class Worker:
         return [
             name
             for name, task in self.tasks.items()
-            if task.is_source and not task.source_ended and not any(output in full for output in task.plan.blocking)
+            if task.is_source and not task.source_ended and not _has_no_room(task, full)
         ]
 
     @property
     def positions(self) -> dict[str, int]:
-        return {queue: task.position for queue, task in self._by_inbox.items()}
+        return {queue: position for task in self.tasks.values() for queue, position in task.positions.items()}
 
     # ---------------------------------------------------------------------- on
 
     def on(self, stimulus: Stimulus) -> list[Effect]:
         if isinstance(stimulus, Arrived):
-            task = self._by_inbox[stimulus.queue]
-            return [*task.take(stimulus.entries), Acknowledge(stimulus.queue, task.position)]
+            return self._arrived(self._by_inbox[stimulus.queue], stimulus)
         if isinstance(stimulus, Fed):
             return self.tasks[stimulus.task].feed(stimulus.feed)
         if isinstance(stimulus, Saved):
@@ -127,9 +131,19 @@ class Worker:
         assert isinstance(stimulus, Told)
         return self._told(stimulus.message)
 
+    def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
+        if not task.plan.paths:
+            return [*task.take(arrived.entries), Acknowledge(arrived.queue, task.position)]
+        # What a merge keeps is no reason to send it less: it may be waiting for just this path.
+        effects = task.take_path(arrived.queue, arrived.entries)
+        return [*effects, Acknowledge(arrived.queue, arrived.entries[-1].next)]
+
     def _ticked(self, now_s: float) -> list[Effect]:
         self._now = now_s
         effects: list[Effect] = []
+        if now_s - self._beaten_at >= self._pace.beat_s:
+            self._beaten_at = now_s
+            effects += [effect for task in self.tasks.values() for effect in task.beat()]
         for name, task in self.tasks.items():
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
             if task.dirty and due and name not in self._saving:
@@ -146,7 +160,7 @@ class Worker:
         self._saved_at[name] = self._now
         snapshot = task.snapshot(self.epoch, version)
         self._changed[name] = task.changed
-        self._positions[name].append(task.position)
+        self._positions[name].append(dict(task.positions))
         return Save(snapshot, self._synced[name])
 
     def _saved(self, saved: Saved) -> list[Effect]:
@@ -205,5 +219,13 @@ class Worker:
             "changed_at": task.changed_at,
             "last_change": task.changed,
             "stages": task.reports(),
-            "keep_from": kept[0] if len(kept) == _KEPT else 0,
+            "keep_from": kept[0] if len(kept) == _KEPT else {},
         }
+
+
+def _has_no_room(task: Task, full: Collection[str]) -> bool:
+    """Has what it sends no place? A merge that waits for one of its paths must get it, so one with room is enough."""
+    pooled = task.plan.pooled
+    return any(queue in full for queue in task.plan.blocking) or (
+        bool(pooled) and all(queue in full for queue in pooled)
+    )

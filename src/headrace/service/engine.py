@@ -243,9 +243,10 @@ class Engine:
                 left -= kept.popleft()[1]
             self._queues.truncate(outside(self._answers), kept[0][0])
         reports = self.job.reports()
-        keep = [report["keep_from"] for task, report in reports.items() if task.startswith("events.")]
+        name = outside(self._events)
+        keep = [report["keep_from"].get(name, 0) for task, report in reports.items() if task.startswith("events.")]
         if keep and min(keep) > 0:
-            self._queues.truncate(outside(self._events), min(keep))
+            self._queues.truncate(name, min(keep))
 
 
 def _resolve(waiting: _Waiting) -> None:

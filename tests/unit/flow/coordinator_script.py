@@ -40,7 +40,7 @@ def task_says(**values: Any) -> dict[str, Any]:
         "source_ended": False,
         "finished": False,
         "safe": True,
-        "keep_from": 0,
+        "keep_from": {},
         "position": 0,
     }
     return {**usual, **values}

@@ -51,7 +51,8 @@ def test_a_worker_that_dies_is_started_again() -> None:
 
 def test_reports_of_an_older_epoch_do_not_count() -> None:
     script = Script(plan_of())
-    done = {"worker": 1, "epoch": 102, "probe": None, "paused": False, "tasks": {"out.0": {**DONE, "keep_from": 9}}}
+    task = {**DONE, "keep_from": {"f.in.out.0": 9}}
+    done = {"worker": 1, "epoch": 102, "probe": None, "paused": False, "tasks": {"out.0": task}}
     script.report(0, {"s.0": DONE})
     script.on(Exited(1, 102))
     assert script.on(Reported(done)) == []
@@ -111,19 +112,19 @@ def test_a_worker_that_is_silent_while_all_leave_does_not_hold_up_the_end() -> N
 
 def test_queues_are_truncated_as_workers_say_and_never_back() -> None:
     script = Script(plan_of())
-    assert script.report(0, {"s.0": task_says(keep_from=5)}) == [], "a source has no inbox"
-    assert script.report(1, {"out.0": task_says(keep_from=0)}) == []
-    assert script.report(1, {"out.0": task_says(keep_from=7)}) == [Truncate("f.in.out.0", 7)]
-    assert script.report(1, {"out.0": task_says(keep_from=7)}) == []
-    assert script.report(1, {"out.0": task_says(keep_from=3)}) == []
-    assert script.report(1, {"out.0": task_says(keep_from=8)}) == [Truncate("f.in.out.0", 8)]
+    assert script.report(0, {"s.0": task_says(keep_from={})}) == [], "a source has no inbox"
+    assert script.report(1, {"out.0": task_says(keep_from={"f.in.out.0": 0})}) == []
+    assert script.report(1, {"out.0": task_says(keep_from={"f.in.out.0": 7})}) == [Truncate("f.in.out.0", 7)]
+    assert script.report(1, {"out.0": task_says(keep_from={"f.in.out.0": 7})}) == []
+    assert script.report(1, {"out.0": task_says(keep_from={"f.in.out.0": 3})}) == []
+    assert script.report(1, {"out.0": task_says(keep_from={"f.in.out.0": 8})}) == [Truncate("f.in.out.0", 8)]
 
 
 def test_a_queue_from_outside_is_not_truncated() -> None:
     flow = Flow("f")
     flow.sink("out", flow.source("s", hr.queue("in", NUMBERS)), hr.callback(ignored))
     script = Script(make_plan(flow.graph()), 1)
-    assert script.report(0, {"s.0": task_says(keep_from=7)}) == []
+    assert script.report(0, {"s.0": task_says(keep_from={"f.in.out.0": 7})}) == []
 
 
 # ---------------------------------------------------------------------- finish

@@ -219,7 +219,7 @@ def test_queues_are_kept_from_the_third_commit_back() -> None:
     for number in range(1, 7):
         _committed(worker, number, float(number))
         (report,) = _reports(worker.on(Told({"say": "answer"})))
-        kept.append(report["tasks"]["k.0"]["keep_from"])
+        kept.append(report["tasks"]["k.0"]["keep_from"].get("f.in.k.0", 0))
     assert kept == [0, 0, 10, 20, 30, 40]
 
 
@@ -230,10 +230,10 @@ def test_a_commit_under_way_does_not_count() -> None:
     _committed(worker, 4, 4.0, save=False)
     for _ in range(3):
         (report,) = _reports(worker.on(Told({"say": "answer"})))
-        assert report["tasks"]["k.0"]["keep_from"] == 10
+        assert report["tasks"]["k.0"]["keep_from"] == {"f.in.k.0": 10}
     worker.on(Saved("k.0", 4))
     (report,) = _reports(worker.on(Told({"say": "answer"})))
-    assert report["tasks"]["k.0"]["keep_from"] == 20
+    assert report["tasks"]["k.0"]["keep_from"] == {"f.in.k.0": 20}
 
 
 def test_after_a_restart_three_commits_must_pass_again() -> None:
@@ -246,7 +246,7 @@ def test_after_a_restart_three_commits_must_pass_again() -> None:
     for number in (2, 3, 4):
         _committed(second, number, float(number))
         (report,) = _reports(second.on(Told({"say": "answer"})))
-        kept.append(report["tasks"]["k.0"]["keep_from"])
+        kept.append(report["tasks"]["k.0"]["keep_from"].get("f.in.k.0", 0))
     assert kept == [0, 0, 20]
 
 

@@ -1,0 +1,151 @@
+"""What a task does for the order of its source: numbers records, tells paths apart, and says how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import FlowError, OrderBroken
+from headrace.flow.operators import Operator, Outputs, Wrapped
+from headrace.flow.ordered import source_numbers
+from headrace.flow.plan import Edge, Plan, TaskPlan
+from headrace.model.frames import NO_PROGRESS
+from headrace.order import columns
+from headrace.order.columns import PATH
+
+
+class Carrying:
+    """Of one task in whose vertex records carry the order of their source, or that merges such records."""
+
+    def __init__(self, plan: Plan, task: TaskPlan):
+        self._plan, self._task = plan, task
+        self.nodes, self.keys = plan.carried.nodes, plan.carried.keys
+        self._paths = plan.paths[task.name]
+        siblings = [f"{task.vertex.name}.{index}" for index in range(task.vertex.parallelism)]
+        self.with_path = any(plan.paths[name].count > 1 for name in siblings)
+        self._widths = {hop.channel: hop.paths for hop in self._paths.hops}
+        self._firsts = {hop.channel: self._paths.first(hop.channel) for hop in self._paths.hops}
+        self.heard: dict[int, int] = dict.fromkeys(self._firsts, NO_PROGRESS)
+        """For each channel, the tick up to which all has come, as heartbeats say."""
+        self.own = NO_PROGRESS
+        """Of a source, or of a task that merges: the tick up to which all has been sent."""
+        self.newest = NO_PROGRESS
+        """Of a source that is ordered by a column: the last value of it."""
+        self.told: dict[int, int] = {}
+        self.carries = [edge for edge in plan.edges_from(task.vertex) if self.is_carried_on(edge)]
+
+    def is_carried_on(self, edge: Edge) -> bool:
+        return edge.ordering is not None or edge.consumer in self.nodes
+
+    # ---------------------------------------------------------------- records
+
+    def begin(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """Records of a source, with their numbers from `first` on. Raises OrderBroken where they are out of order."""
+        count = batch.num_rows
+        values = {columns.SEQUENCE: np.arange(first, first + count, dtype=np.int64)}
+        if self._plan.carried.by is not None:
+            values[columns.TICK] = self._ticks(batch.column(self._plan.carried.by))
+            numbers = dict(source_numbers(self._plan.graph, self.nodes))
+            values[columns.SOURCE] = np.full(count, numbers[self._task.vertex.name] + self._task.index)
+        if self.keys.has_parts:
+            values[columns.PART] = np.zeros(count, np.int64)
+        if self.with_path:
+            values[PATH] = np.zeros(count, np.int64)
+        fields = self.keys.fields(self.with_path)
+        hidden = pa.record_batch([pa.array(values[field.name]) for field in fields], schema=pa.schema(fields))
+        if count:
+            # More records may come of the last tick.
+            self.own = first + count - 1 if self._plan.carried.by is None else self.newest - 1
+        return columns.joined(batch, hidden)
+
+    def _ticks(self, column: pa.Array) -> Any:
+        place = f"source {self._task.name}, column {self._plan.carried.by}"
+        if column.null_count:
+            raise FlowError(f"{place}: a record has none, and is to be ordered by it")
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz), safe=False).view(pa.int64())
+        ticks = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        if len(ticks):
+            before = np.concatenate([[self.newest], ticks[:-1]])
+            back = np.flatnonzero(ticks < before)
+            if len(back):
+                raise OrderBroken(place, f"{int(ticks[back[0]])} comes after {int(before[back[0]])}")
+            self.newest = int(ticks[-1])
+        return ticks
+
+    def arrived(self, channel: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Records that came on a channel, with the number of their path here."""
+        if not self._firsts:
+            return batch
+        first, width = self._firsts[channel], self._widths[channel]
+        carried = columns.numbers(batch, PATH) if PATH in batch.schema.names else None
+        if carried is not None and len(carried) and not 0 <= carried.min() <= carried.max() < width:
+            raise OrderBroken(
+                f"task {self._task.name}, channel {channel}",
+                f"a record of path {int(carried.max())} came, and {width} lead through its producer",
+            )
+        if not self.with_path:
+            return batch.drop_columns([PATH]) if carried is not None else batch
+        paths = np.full(batch.num_rows, first, np.int64) if carried is None else carried + first
+        return columns.with_numbers(batch, PATH, paths)
+
+    def by_path(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The records of each path, in their order."""
+        if not self.with_path:
+            yield 0, batch
+            return
+        paths, plain = columns.numbers(batch, PATH), batch.drop_columns([PATH])
+        for path in np.unique(paths).tolist():
+            mine = paths == path
+            yield path, plain if mine.all() else plain.filter(pa.array(mine))
+
+    # --------------------------------------------------------------- progress
+
+    def hear(self, channel: int, progress: int) -> None:
+        if channel in self.heard:
+            self.heard[channel] = max(self.heard[channel], progress)
+
+    def end(self, channel: int) -> None:
+        self.hear(channel, (1 << 63) - 1)
+
+    def beats(self, index: int) -> Iterator[tuple[Edge, int, int, int]]:
+        """Where something new is to be said: the edge, the consumer, the path, and the tick."""
+        slowest = min(self.heard.values(), default=self.own)
+        for edge in self.carries:
+            for consumer in edge.route.reaches(edge.place(index)):
+                for path in range(edge.widths[index] if edge.ordering is not None else 1):
+                    tick = self._progress_of(path) if edge.ordering is not None else slowest
+                    channel = edge.channel(index, consumer, path)
+                    if tick > self.told.get(channel, NO_PROGRESS):
+                        self.told[channel] = tick
+                        yield edge, consumer, path, tick
+
+    def _progress_of(self, path: int) -> int:
+        return self.own if not self._paths.hops else self.heard[self._paths.hop_of(path)[0].channel]
+
+
+def numbering(plan: Plan, node: str, operator: Operator) -> Operator:
+    """An operator that numbers the children of a record, where there may be several."""
+    shift = plan.carried.shift_of(node)
+    return operator if shift is None else _Numbering(operator, plan, node, shift)
+
+
+class _Numbering(Wrapped):
+    def __init__(self, inner: Operator, plan: Plan, node: str, shift: int):
+        super().__init__(inner)
+        self._keys, self._width, self._node, self._shift = plan.carried.keys, plan.carried.width, node, shift
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        return self._numbered(self.inner.apply(batch))
+
+    def finish(self) -> Outputs:
+        return self._numbered(self.inner.finish())
+
+    def _numbered(self, outputs: Outputs) -> Outputs:
+        return [
+            (output, columns.number_children(given, self._keys, self._shift, self._width, self._node))
+            for output, given in outputs
+        ]

@@ -1,0 +1,120 @@
+"""What a record carries of the order of its source, in columns beside its own.
+
+| column | what |
+|---|---|
+| sequence | the number of the record at its source |
+| part | which child of that record it is, where a stage has made several of one |
+| path | which data path of the task it came along, where there are several |
+| tick, source | what it is ordered by before its sequence, where there are several sources |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import FlowError
+
+SEQUENCE: Final = "__headrace_sequence"
+PART: Final = "__headrace_part"
+PATH: Final = "__headrace_path"
+TICK: Final = "__headrace_tick"
+SOURCE: Final = "__headrace_source"
+Ints = npt.NDArray[np.int64]
+HIDDEN: Final = (TICK, SOURCE, SEQUENCE, PART, PATH)
+_PART_BITS: Final = 62
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which of the columns records have, but for the path, which changes on the way."""
+
+    by_tick: bool = False
+    has_parts: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """From the most to the least significant."""
+        return (*((TICK, SOURCE) if self.by_tick else ()), SEQUENCE, *((PART,) if self.has_parts else ()))
+
+    @property
+    def is_strict(self) -> bool:
+        """Is there but one record of a tick on a path?"""
+        return not (self.by_tick or self.has_parts)
+
+    @property
+    def tick(self) -> str:
+        return TICK if self.by_tick else SEQUENCE
+
+    def fields(self, with_path: bool) -> list[pa.Field]:
+        return [pa.field(name, pa.int64()) for name in (*self.names, *((PATH,) if with_path else ()))]
+
+
+def hidden_in(batch: pa.RecordBatch) -> list[str]:
+    return [name for name in batch.schema.names if name in HIDDEN]
+
+
+def without(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The record's own columns."""
+    names = hidden_in(batch)
+    return batch.drop_columns(names) if names else batch
+
+
+def only(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select(hidden_in(batch))
+
+
+def joined(batch: pa.RecordBatch, hidden: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with what they carry."""
+    fields = [*batch.schema, *hidden.schema]
+    return pa.RecordBatch.from_arrays([*batch.columns, *hidden.columns], schema=pa.schema(fields))
+
+
+def moved_last(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What a record carries after its own columns, in one order."""
+    names = [name for name in batch.schema.names if name not in HIDDEN]
+    return batch.select([*names, *(name for name in HIDDEN if name in batch.schema.names)])
+
+
+def numbers(batch: pa.RecordBatch, name: str) -> Ints:
+    found: Ints = batch.column(name).to_numpy(zero_copy_only=False)
+    return found
+
+
+def with_numbers(batch: pa.RecordBatch, name: str, values: Ints) -> pa.RecordBatch:
+    """With these in a column that is there, or is a new one."""
+    column = pa.array(values, pa.int64())
+    if name in batch.schema.names:
+        return batch.set_column(batch.schema.names.index(name), pa.field(name, pa.int64()), column)
+    return moved_last(batch.append_column(pa.field(name, pa.int64()), column))
+
+
+def part_width(stages: int) -> int:
+    """How many bits of a part each of the stages has that may make several records of one."""
+    return _PART_BITS // max(1, stages)
+
+
+def number_children(batch: pa.RecordBatch, keys: Keys, shift: int, width: int, stage: str) -> pa.RecordBatch:
+    """Rows next to each other that carry the same are children of one record: in their order, 0, 1, 2, …"""
+    count = batch.num_rows
+    if count < 2:
+        return batch
+    names = [name for name in (*keys.names, PATH) if name in batch.schema.names]
+    same = np.ones(count - 1, np.bool_)
+    for name in names:
+        values = numbers(batch, name)
+        same &= values[1:] == values[:-1]
+    if not same.any():
+        return batch
+    starts = np.concatenate([[0], np.flatnonzero(~same) + 1])
+    ordinal = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
+    if int(ordinal.max()) >> width:
+        raise FlowError(
+            f"stage {stage} made {int(ordinal.max()) + 1:,} records of one; in this ordered stretch, with its stages "
+            f"that may make several, {1 << width:,} are the most: split the work over fewer stages, or order before"
+        )
+    return with_numbers(batch, PART, numbers(batch, PART) + (ordinal << shift))
