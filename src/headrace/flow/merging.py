@@ -1,7 +1,7 @@
 """What a task does whose input is ordered: it reads a queue for each data path, and takes their records in order.
 
-What it has released of a path is in its snapshot, as a position of the queue and a number: a task that starts again reads
-what it had not released again. It does not read a path that is ahead: what waits, waits in its queue.
+What it has released of a path is in its snapshot, as a position of the queue and a number: a task that starts again
+reads again what it had not released. It does not read a path that is ahead: what waits, waits in its queue.
 """
 
 from __future__ import annotations
