@@ -19,7 +19,15 @@ from pyspark.sql import SparkSession
 import headrace as hr
 from headrace.flow.sequential import run_sequentially
 from headrace.spark.broker import Broker
-from headrace.testing.flows import assert_as_sequential, counting, kill_workers, three_stages, until
+from headrace.testing.flows import (
+    assert_as_sequential,
+    assert_conflux,
+    conflux,
+    counting,
+    kill_workers,
+    three_stages,
+    until,
+)
 from headrace.testing.kafka import new_kafka_queues
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -30,6 +38,14 @@ def test_three_stages_with_queues_in_kafka(spark: SparkSession, kafka_broker: Br
     job = flow.start(spark, tmp_path / "at", queues=new_kafka_queues(kafka_broker))
     assert job.wait(200)
     assert_as_sequential(flow, tmp_path / "out")
+
+
+def test_source_order_with_queues_in_kafka(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    flow = conflux(tmp_path / "out", 60_000, first=3)
+    job = flow.start(spark, tmp_path / "at", queues=new_kafka_queues(kafka_broker), commit_s=0.3)
+    kill_workers(job, kills=1, seed=5, pause_s=(0.5, 1.0))
+    assert job.wait(200)
+    assert_conflux(tmp_path / "out", 60_000)
 
 
 @pytest.mark.chaos  # librdkafka has been seen to abort, once, when a broker died

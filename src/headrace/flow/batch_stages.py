@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,9 +28,6 @@ from headrace.flow.operators import (
 )
 from headrace.order import columns
 from headrace.order.columns import Keys
-
-_LAST: Final = (1 << 63) - 2
-"""After every record of a source."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +175,7 @@ class _Each(Wrapped):
     def finish(self) -> Outputs:
         found: Outputs = []
         for output, given in self.inner.finish():
-            last = {columns.TICK: _LAST, columns.SEQUENCE: _LAST}
-            hidden = [pa.array([last.get(each.name, 0)] * given.num_rows, pa.int64()) for each in self._fields]
+            hidden = [pa.array([0] * given.num_rows, pa.int64()) for _ in self._fields]
             found.append((output, columns.joined(given, pa.record_batch(hidden, schema=pa.schema(self._fields)))))
         return found
 

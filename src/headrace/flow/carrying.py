@@ -118,6 +118,8 @@ class Carrying:
             for consumer in edge.route.reaches(edge.place(index)):
                 for path in range(edge.widths[index] if edge.ordering is not None else 1):
                     tick = self._progress_of(path) if edge.ordering is not None else slowest
+                    # In the end something may come still: that it does not, the end of the channel says.
+                    tick = min(tick, columns.AFTER_ALL - 1)
                     channel = edge.channel(index, consumer, path)
                     if tick > self.told.get(channel, NO_PROGRESS):
                         self.told[channel] = tick
@@ -137,12 +139,20 @@ class _Numbering(Wrapped):
     def __init__(self, inner: Operator, plan: Plan, node: str, shift: int):
         super().__init__(inner)
         self._keys, self._width, self._node, self._shift = plan.carried.keys, plan.carried.width, node, shift
+        # In the order of drawing: what a stage gives in the end is after what the stages before it gave in theirs.
+        self._last = columns.AFTER_ALL + [each.name for each in plan.graph.nodes].index(node)
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         return self._numbered(self.inner.apply(batch))
 
     def finish(self) -> Outputs:
-        return self._numbered(self.inner.finish())
+        found: Outputs = []
+        for output, given in self.inner.finish():
+            last = np.full(given.num_rows, self._last, np.int64)
+            for name in {self._keys.tick, columns.SEQUENCE}:
+                given = columns.with_numbers(given, name, last)
+            found.append((output, given))
+        return self._numbered(found)
 
     def _numbered(self, outputs: Outputs) -> Outputs:
         return [

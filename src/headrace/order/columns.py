@@ -27,6 +27,8 @@ SOURCE: Final = "__headrace_source"
 Ints = npt.NDArray[np.int64]
 HIDDEN: Final = (TICK, SOURCE, SEQUENCE, PART, PATH)
 _PART_BITS: Final = 62
+AFTER_ALL: Final = (1 << 63) - (1 << 20)
+"""From here on are the ticks of what stages give when all input has come and gone, each a tick of its own."""
 
 
 @dataclass(frozen=True)

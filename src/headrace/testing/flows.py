@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.flow.job import Job
-from headrace.flow.routing import key
+from headrace.flow.routing import key, rebalance
 from headrace.flow.sequential import run_sequentially
 from headrace.flow.sinks import parquet
 from headrace.flow.sources import Generate, generate
 from headrace.spark.live import Flow
+from headrace.testing.order import assert_in_source_order
 
 KEYS = 101
 
@@ -61,6 +62,29 @@ def counting(out: str | Path, records: int = 20_000, name: str = "counting") -> 
     counted = flow.keyed("count", count_of_key, kept, by="k", parallelism=2, schema=schema)
     flow.sink("out", counted, parquet(str(out)))
     return flow
+
+
+def conflux(out: str | Path, records: int, first: int = 15, last: int = 2, name: str = "conflux") -> Flow:
+    """The pipeline of the paper: a filter and a map, `first` tasks, another map, `last` tasks, and all in order again."""
+    flow = Flow(name)
+    made = flow.source("numbers", generate(numbers, records))
+    kept = flow.stage("filter", without_sevens, made, parallelism=first, route=rebalance())
+    mapped = flow.stage("map", plus_one, kept, parallelism=first)
+    again = flow.stage("again", as_it_is, mapped, parallelism=last, route=rebalance())
+    flow.sink("out", again.ordered(), parquet(str(out)))
+    return flow
+
+
+def as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def assert_conflux(out: str | Path, records: int) -> None:
+    """Raise AssertionError unless the files, one after the other, have all that is no multiple of 7, in order."""
+    files = sorted(Path(out).glob("*.parquet"))
+    found = np.concatenate([pq.read_table(file, columns=["n"]).column("n").to_numpy() for file in files])
+    wanted = np.arange(records)
+    assert_in_source_order(found, wanted[wanted % 7 != 0])
 
 
 def count_of_key(state: int | None, record: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -1,0 +1,310 @@
+"""Ordered streams: paths, what is refused before anything runs, and what is refused while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.errors import FlowError, OrderBroken, QueueDamaged
+from headrace.flow.builder import Flow, Stream
+from headrace.flow.effects import Append, Deliver, Effect
+from headrace.flow.plan import Plan, make_plan
+from headrace.flow.sequential import run_sequentially
+from headrace.flow.task import Task
+from headrace.model import frames
+from headrace.order.columns import PART, PATH, SEQUENCE
+from headrace.order.paths import all_paths
+from headrace.queues.protocol import Entry
+from headrace.testing.flows import numbers, without_sevens
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def anew(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"n": batch.column("n")})
+
+
+def ignored(batch: pa.RecordBatch) -> None:
+    return None
+
+
+class Keeps(hr.Stage):
+    def on_batch(self, batch: pa.RecordBatch) -> Any:
+        return batch
+
+
+class Passes(Keeps):
+    order = "columns"
+
+
+def drawn(*stages: tuple[str, int], records: int = 100, source: Any = None) -> tuple[Flow, Stream]:
+    flow = Flow("f")
+    stream = flow.source("s", source or hr.generate(numbers, records))
+    for name, parallelism in stages:
+        stream = flow.stage(name, same, stream, parallelism=parallelism, route=hr.rebalance())
+    return flow, stream
+
+
+def plan_of(*stages: tuple[str, int], parallelism: int = 1) -> Plan:
+    flow, stream = drawn(*stages)
+    flow.sink("out", stream.ordered(), hr.callback(ignored), parallelism=parallelism)
+    return make_plan(flow.graph())
+
+
+# ------------------------------------------------------------------------- paths
+
+
+def test_the_twelve_paths_of_the_paper() -> None:
+    plan = plan_of(("a", 3), ("b", 4))
+    paths = all_paths([f"b.{i}" for i in range(4)], plan.paths)
+    assert len(paths) == 12
+    assert paths[0] == ["s.0", "a.0", "b.0"]
+    assert {tuple(path) for path in paths} == {("s.0", f"a.{a}", f"b.{b}") for a in range(3) for b in range(4)}
+    assert len(plan.tasks["out.0"].paths) == len({path.queue for path in plan.tasks["out.0"].paths}) == 12
+
+
+def test_the_thirty_paths_of_its_pipeline() -> None:
+    flow, stream = drawn(("filter", 15))
+    mapped = flow.stage("map", same, stream, parallelism=15)
+    last = flow.stage("last", same, mapped, parallelism=2, route=hr.rebalance())
+    flow.sink("out", last.ordered(), hr.callback(ignored))
+    assert "to out by rebalance, in source order: 30 paths, a queue each" in flow.explain()
+
+
+@pytest.mark.parametrize(
+    ("route", "count"), [(hr.rescale(), 4), (hr.key("k"), 8), (hr.shuffle(1), 8), (hr.custom(lambda b, n: [0]), 8)]
+)
+def test_a_route_says_where_paths_may_lead_and_one_that_does_not_leads_everywhere(route: Any, count: int) -> None:
+    flow, stream = drawn(("a", 2))
+    given = flow.stage("b", same, stream, parallelism=4, route=route)
+    flow.sink("out", given.ordered(), hr.callback(ignored))
+    assert len(make_plan(flow.graph()).tasks["out.0"].paths) == count
+
+
+def test_each_task_that_merges_has_its_own_queues() -> None:
+    plan = plan_of(("a", 3), parallelism=2)
+    assert [len(plan.tasks[f"out.{i}"].paths) for i in range(2)] == [3, 3]
+    queues = [path.queue for i in range(2) for path in plan.tasks[f"out.{i}"].paths]
+    assert len(set(queues)) == 6
+    assert set(queues) <= set(plan.queues)
+
+
+def test_a_task_waits_for_room_only_where_no_path_has_any() -> None:
+    task = plan_of(("a", 3), ("b", 2)).tasks["b.1"]
+    assert (task.blocking, len(task.pooled)) == ((), 3)
+
+
+# ----------------------------------------------------------------------- refused
+
+
+def _loop(flow: Flow, stream: Stream) -> Stream:
+    again = flow.loop("again", stream)
+    given = flow.stage("round", same, again)
+    again.back(given)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda f, s: f.stage("x", anew, s).ordered(), "stage x .*anew makes new batches.*say one_to_one=True"),
+        (lambda f, s: f.stage("x", Keeps, s).ordered(), 'class Keeps may keep records back.*order = "columns"'),
+        (lambda f, s: _loop(f, s).ordered(), "loop again .* may go round any number of times"),
+        (
+            lambda f, s: f.stage("x", same, s, f.source("t", hr.generate(numbers, 3))).ordered(),
+            "no order among the 2 tasks of s, t; .*stream.ordered\\(by=column\\)",
+        ),
+        (lambda f, s: s.ordered(by="m"), "source s: it has no column m to order by; it has n, k"),
+        (
+            lambda f, s: f.stage("x", same, s.ordered(), f.stage("y", same, s)),
+            "some of its inputs are ordered and y is not",
+        ),
+        (lambda f, s: f.stage("x", same, s.ordered(by="n")).ordered(), "is ordered in different ways"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused_with_the_reason(draw: Any, said: str) -> None:
+    flow, stream = drawn()
+    flow.sink("out", draw(flow, stream), hr.callback(ignored))
+    with pytest.raises(FlowError, match=said):
+        flow.graph()
+
+
+def test_a_text_is_nothing_to_order_by() -> None:
+    schema = pa.schema([("name", pa.string())])
+    flow, stream = drawn(source=hr.generate(lambda f, c: pa.record_batch({"name": ["a"] * c}), 3, schema=schema))
+    flow.sink("out", stream.ordered(by="name"), hr.callback(ignored))
+    with pytest.raises(FlowError, match="name is string; order by whole numbers or timestamps"):
+        flow.graph()
+
+
+# --------------------------------------------------------------------------- run
+
+
+class World:
+    """All tasks of a plan; frames go as they are asked to."""
+
+    def __init__(self, flow: Flow):
+        self.plan = make_plan(flow.graph())
+        self.tasks = {name: Task(self.plan, task) for name, task in self.plan.tasks.items()}
+        self.queues: dict[str, list[bytes]] = {queue: [] for queue in self.plan.queues}
+        self.read = dict.fromkeys(self.queues, 0)
+        self.out: list[Any] = []
+
+    def act(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Append):
+                self.queues[effect.queue] += effect.frames
+            elif isinstance(effect, Deliver):
+                self.out += effect.batch.to_pylist()
+
+    def feed(self, first: int, count: int, ended: bool = False) -> None:
+        from headrace.flow.io import Feed
+
+        self.act(self.tasks["s.0"].feed(Feed(numbers(first, count), first + count, ended)))
+
+    def move(self, *tasks: str) -> None:
+        for name in tasks or self.tasks:
+            task = self.tasks[name]
+            for queue in task.plan.inboxes:
+                waiting = self.queues[queue][self.read[queue] :]
+                entries = [Entry(queue, frame, self.read[queue] + i + 1) for i, frame in enumerate(waiting)]
+                self.read[queue] += len(entries)
+                if entries:
+                    self.act(task.take_path(queue, entries) if task.plan.paths else task.take(entries))
+
+    def restart(self, name: str) -> None:
+        snapshot = self.tasks[name].snapshot(1, 1)
+        task = Task(self.plan, self.plan.tasks[name])
+        task.restore(snapshot.values, dict(snapshot.new_files).__getitem__)
+        self.tasks[name] = task
+        self.read.update(task.positions)
+
+
+def test_records_leave_in_order_and_wait_for_the_slowest() -> None:
+    flow, stream = drawn(("a", 3))
+    flow.sink("out", stream.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 9)
+    world.move("a.0", "a.2", "out.0")
+    assert world.out == [], "nobody knows where a.1 is"
+    world.move("a.1", "out.0")
+    assert [row["n"] for row in world.out] == list(range(6)), "there may be more of the last ones"
+    world.act(world.tasks["s.0"].beat())
+    world.move()
+    assert [row["n"] for row in world.out] == list(range(9))
+    assert set(world.out[0]) == {"n", "k"}, "what records carry is not to be seen"
+
+
+def test_a_merge_that_starts_again_takes_nothing_twice_and_says_so_downstream() -> None:
+    flow, stream = drawn(("a", 2))
+    middle = flow.keyed("count", lambda s, r: ((s or 0) + 1, r), stream.ordered(), by="k", parallelism=2)
+    flow.sink("out", middle.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 40)
+    world.move("a.0", "count.0", "count.1")
+    for name in ("count.0", "out.0", "a.1", "s.0"):
+        world.restart(name)
+    world.feed(40, 10, ended=True)
+    for _ in range(3):
+        world.move()
+        world.restart("out.0")
+    assert [row["n"] for row in world.out] == list(range(50))
+
+
+def test_functions_that_keep_columns_in_another_place() -> None:
+    def more(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.append_column("more", batch.column("n"))
+
+    flow, stream = drawn(("a", 2), records=30)
+    given = flow.stage("more", more, stream, parallelism=3, route=hr.rebalance())
+    given = flow.stage("pass", Passes, given)
+    flow.sink("out", given.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 30, ended=True)
+    for _ in range(3):
+        world.move()
+    assert world.out == run_sequentially(flow.graph())["out"].to_pylist()
+    assert set(world.out[0]) == {"n", "k", "more"}
+
+
+def test_one_to_one_that_is_not() -> None:
+    flow, stream = drawn()
+    given = flow.stage("x", without_sevens, stream, one_to_one=True)
+    flow.sink("out", given.ordered(), hr.callback(ignored))
+    world = World(flow)
+    with pytest.raises(FlowError, match="stage x gave 8 records for 10, and one_to_one says one for each"):
+        world.feed(0, 10)
+
+
+def test_a_stage_that_turns_records_round_is_found_out() -> None:
+    def turned(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.take(pa.array(range(batch.num_rows - 1, -1, -1), pa.int64()))
+
+    flow, stream = drawn(("a", 2))
+    flow.sink("out", flow.stage("turned", turned, stream).ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 10)
+    with pytest.raises(
+        OrderBroken, match=r"path 0 of a.0 \(queue f.in.out.0.1.0.0\): it is out of order: 6 comes after 8"
+    ):
+        world.move()
+
+
+def test_a_source_that_goes_back_is_refused() -> None:
+    def back(first: int, count: int) -> pa.RecordBatch:
+        values = [n if n < 5 else n - 4 for n in range(first, first + count)]
+        return pa.record_batch({"n": pa.array(values, pa.int64()), "k": pa.array(values, pa.int64())})
+
+    flow = Flow("f")
+    streams = [flow.source(name, hr.generate(back, 10)) for name in ("s", "t")]
+    flow.sink("out", flow.stage("a", same, *streams).ordered(by="n"), hr.callback(ignored))
+    with pytest.raises(OrderBroken, match=r"source s.0, column n: it is out of order: 1 comes after 4"):
+        run_sequentially(flow.graph())
+
+
+def test_several_sources_by_a_column() -> None:
+    def every(step: int) -> Any:
+        def made(first: int, count: int) -> pa.RecordBatch:
+            values = [n * step for n in range(first, first + count)]
+            return pa.record_batch({"n": pa.array(values, pa.int64()), "k": pa.array([step] * count, pa.int64())})
+
+        return made
+
+    flow = Flow("f")
+    streams = [flow.source(f"by-{step}", hr.generate(every(step), 30 // step)) for step in (2, 3)]
+    given = flow.stage("a", same, *streams, parallelism=2, route=hr.rebalance())
+    flow.sink("out", given.ordered(by="n"), hr.callback(ignored))
+    found = [(row["n"], row["k"]) for row in run_sequentially(flow.graph())["out"].to_pylist()]
+    assert found == sorted([(n, 2) for n in range(0, 30, 2)] + [(n, 3) for n in range(0, 30, 3)])
+
+
+def test_frames_that_no_plan_has_are_refused() -> None:
+    flow, stream = drawn(("a", 2), ("b", 2))
+    flow.sink("out", flow.stage("c", same, stream, parallelism=2, route=hr.rebalance()).ordered(), hr.callback(ignored))
+    world = World(flow)
+    (path, *_) = world.plan.tasks["out.0"].paths
+    row = {"n": [1], "k": [1], SEQUENCE: [1], PART: [0]}
+    stranger = frames.encode(frames.data(path.channel + 1, 0, pa.record_batch(row)))
+    with pytest.raises(QueueDamaged, match="which is not its"):
+        world.tasks["out.0"].take_path(path.queue, [Entry(path.queue, stranger, 1)])
+    late = frames.encode(frames.data(path.channel, 3, pa.record_batch(row)))
+    with pytest.raises(QueueDamaged, match="records 0 to 2 are missing"):
+        world.tasks["out.0"].take_path(path.queue, [Entry(path.queue, late, 1)])
+    task = world.tasks["c.0"]
+    wrong = frames.encode(frames.data(task.plan.channels[0], 0, pa.record_batch({**row, PATH: [7]})))
+    with pytest.raises(OrderBroken, match="a record of path 7 came, and 2 lead through its producer"):
+        task.take([Entry(str(task.plan.inbox), wrong, 1)])
+
+
+def test_too_many_children() -> None:
+    flow, stream = drawn(records=1)
+    for number in range(20):
+        stream = flow.stage(f"x{number}", lambda record: [record] * 9, stream, each="record")
+    flow.sink("out", stream.ordered(), hr.callback(ignored))
+    with pytest.raises(FlowError, match=r"stage x0 made 9 records of one; .* 8 are the most"):
+        World(flow).feed(0, 1)
