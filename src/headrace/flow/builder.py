@@ -35,13 +35,18 @@ class Stream:
     output: str = MAIN
     ordering: Ordering | None = None
 
-    def ordered(self, by: str | None = None) -> Stream:
+    def ordered(self, by: str | None = None, *, wait_s: float | None = None) -> Stream:
         """In the order of the source, whatever the parallelism of the stages between: what reads it merges the paths.
 
         Every task of the stage or sink that reads it gets its records in order, exactly once. Several sources, or one
         with several tasks, have no order among them but that of a column `by`, in which each of them must be.
+
+        `wait_s`: no record waits longer for those before it; what comes later than that leaves late, and is counted
+        (`inversions` in the status of the task).
         """
-        return replace(self, ordering=Ordering(by))
+        if wait_s is not None and not 0 < wait_s < 1e6:
+            raise FlowError(f"{self.node}: ordered(wait_s={wait_s!r}): give seconds above 0, or leave it out")
+        return replace(self, ordering=Ordering(by, wait_s))
 
     def side(self, name: str) -> Stream:
         """One of the side outputs of the stage."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from headrace.errors import FlowError, OrderBroken
 from headrace.flow.operators import Operator, Outputs, Wrapped
 from headrace.flow.ordered import source_numbers
 from headrace.flow.plan import Edge, Plan, TaskPlan
+from headrace.model import frames
 from headrace.model.frames import NO_PROGRESS
 from headrace.order import columns
 from headrace.order.columns import PATH
@@ -46,6 +47,8 @@ class Carrying:
         """Records of a source, with their numbers from `first` on. Raises OrderBroken where they are out of order."""
         count = batch.num_rows
         values = {columns.SEQUENCE: np.arange(first, first + count, dtype=np.int64)}
+        if self.keys.is_relaxed:
+            values[columns.TICK] = values[columns.SEQUENCE]
         if self._plan.carried.by is not None:
             values[columns.TICK] = self._ticks(batch.column(self._plan.carried.by))
             numbers = dict(source_numbers(self._plan.graph, self.nodes))
@@ -111,8 +114,9 @@ class Carrying:
     def end(self, channel: int) -> None:
         self.hear(channel, (1 << 63) - 1)
 
-    def beats(self, index: int) -> Iterator[tuple[Edge, int, int, int]]:
-        """Where something new is to be said: the edge, the consumer, the path, and the tick."""
+    def beats(self, sent: Mapping[int, int]) -> Iterator[tuple[tuple[int, int, int], bytes]]:
+        """What is new of its progress: the edge, consumer and path to say it to, and the frame."""
+        index = self._task.index
         slowest = min(self.heard.values(), default=self.own)
         for edge in self.carries:
             for consumer in edge.route.reaches(edge.place(index)):
@@ -123,7 +127,8 @@ class Carrying:
                     channel = edge.channel(index, consumer, path)
                     if tick > self.told.get(channel, NO_PROGRESS):
                         self.told[channel] = tick
-                        yield edge, consumer, path, tick
+                        frame = frames.heartbeat(channel, sent.get(channel, 0), tick)
+                        yield (edge.number, consumer, path), frames.encode(frame)
 
     def _progress_of(self, path: int) -> int:
         return self.own if not self._paths.hops else self.heard[self._paths.hop_of(path)[0].channel]

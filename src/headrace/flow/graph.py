@@ -14,12 +14,17 @@ from headrace.flow.routing import Route
 
 @dataclass(frozen=True)
 class Ordering:
-    """In the order of the source; `by` is a column of the sources that comes before their own order."""
+    """In the order of the source; `by` is a column of the sources that comes before their own order.
+
+    `wait_s` is how long a record waits for those before it, if not for as long as it takes.
+    """
 
     by: str | None = None
+    wait_s: float | None = None
 
     def __str__(self) -> str:
-        return "in source order" if self.by is None else f"in the order of {self.by}"
+        order = "in source order" if self.by is None else f"in the order of {self.by}"
+        return order if self.wait_s is None else f"{order} as far as {self.wait_s:g} s of waiting make it"
 
 
 @dataclass(frozen=True)

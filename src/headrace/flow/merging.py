@@ -19,7 +19,7 @@ from headrace.flow.plan import PathIn
 from headrace.model import frames
 from headrace.model.frames import Kind
 from headrace.order.by_sequence import ALWAYS, NEVER, BySequence
-from headrace.order.columns import Keys
+from headrace.order.columns import AFTER_ALL, Keys
 from headrace.queues.protocol import Entry
 
 MEMORY_BYTES: Final = 64 << 20
@@ -52,10 +52,20 @@ class _Path:
 class Merging:
     """The inputs of one task."""
 
-    def __init__(self, paths: Sequence[PathIn], keys: Keys, losses: Sequence[Loss], memory_bytes: int = MEMORY_BYTES):
+    def __init__(
+        self,
+        paths: Sequence[PathIn],
+        keys: Keys,
+        losses: Sequence[Loss],
+        wait_s: float | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ):
         self._paths = {path.queue: _Path(path, at) for at, path in enumerate(paths)}
         self._merge = BySequence([str(path) for path in paths], keys)
         self._losses = losses
+        self._wait_s = wait_s
+        self._seen: deque[tuple[float, int]] = deque()
+        self._asked: dict[str, int] = {}
         self._most_bytes = memory_bytes // len(paths)
 
     @property
@@ -74,10 +84,6 @@ class Merging:
     def numbers(self) -> dict[int, int]:
         """For each channel, how much of it has left."""
         return {path.plan.channel: int(self._merge.released[path.at]) + path.is_over for path in self._paths.values()}
-
-    @property
-    def waiting(self) -> int:
-        return self._merge.rows
 
     def wanted(self) -> list[str]:
         """The queues to read: those of paths that are not far ahead, and always of those that are last."""
@@ -142,6 +148,30 @@ class Merging:
             path.promised = max(path.promised, passed.promised)
             path.is_over = path.is_over or passed.is_end
 
+    def hurry(self, now_s: float) -> list[tuple[str, bytes]]:
+        """What is to be said, in the queue of a path itself: that it has come so far, for patience is at its end.
+
+        What is in a queue is read again by who starts again: so what is released is decided once, by the queue.
+        """
+        if self._wait_s is None:
+            return []
+        frontiers = self._merge.frontiers()
+        furthest = int(frontiers.max(initial=NEVER, where=frontiers < AFTER_ALL))
+        if not self._seen or furthest > self._seen[-1][1]:
+            self._seen.append((now_s, furthest))
+        target = NEVER
+        while self._seen and now_s - self._seen[0][0] >= self._wait_s:
+            target = self._seen.popleft()[1]
+        found = []
+        for queue, path in self._paths.items():
+            if frontiers[path.at] < target and self._asked.get(queue, NEVER) < target:
+                self._asked[queue] = target
+                found.append((queue, frames.encode(frames.heartbeat(path.plan.channel, 0, target))))
+        return found
+
+    def report(self) -> dict[str, Any]:
+        return {"waiting": self._merge.rows, "frontier": self._merge.frontier, "inversions": self._merge.inversions}
+
     # ------------------------------------------------------------------- state
 
     def snapshot(self) -> dict[str, Any]:
@@ -150,7 +180,8 @@ class Merging:
             for queue, path in self._paths.items()
         }
 
-    def restore(self, values: Mapping[str, Any]) -> None:
+    def restore(self, values: Mapping[str, Any], inversions: int = 0) -> None:
+        self._merge.inversions = inversions
         for queue, (position, released, promised, is_over) in values.items():
             path = self._paths[queue]
             path.position, path.promised, path.is_over = position, promised, is_over

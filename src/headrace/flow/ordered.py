@@ -63,7 +63,7 @@ def carried(graph: Graph) -> Carried:
     width = part_width(len(multiplying))
     depths = {name: depth for depth, name in enumerate(reversed(multiplying))}
     shifts = tuple((name, depths[name] * width) for name in multiplying)
-    keys = Keys(by_tick=ordering.by is not None, has_parts=bool(multiplying))
+    keys = Keys(ordering.by is not None, bool(multiplying), ordering.wait_s is not None)
     return Carried(frozenset(nodes), keys, ordering.by, shifts)
 
 

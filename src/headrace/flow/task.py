@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import FlowError, QueueDamaged
+from headrace.errors import QueueDamaged
 from headrace.flow.carrying import Carrying, numbering
 from headrace.flow.effects import Append, Deliver, Effect, Snapshot
 from headrace.flow.files import Files, FilesInMemory
@@ -22,16 +22,15 @@ from headrace.flow.io import Feed
 from headrace.flow.losses import Loss
 from headrace.flow.merging import Merging
 from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape
+from headrace.flow.pieces import MOST_RECORDS, copied, cut
 from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import split
 from headrace.model import frames
-from headrace.model.frames import MOST_BYTES, Frame, Kind
+from headrace.model.frames import Frame, Kind
 from headrace.order import columns
 from headrace.queues.protocol import Entry
 
-_MOST_RECORDS: Final = 65_536
-_MOST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 20
 _LARGE: Final = 8 << 20
 _MOST_OF_LARGE: Final = 500
@@ -74,7 +73,8 @@ class Task:
         self._carried = plan.carried.nodes
         carries = bool(task.paths) or any(name in self._carried for name in task.vertex.nodes)
         self._order = Carrying(plan, task) if carries else None
-        self._merging = Merging(task.paths, plan.carried.keys, losses) if task.paths else None
+        waits = [edge.ordering.wait_s for edge in plan.edges if edge.consumer == task.vertex.name and edge.ordering]
+        self._merging = Merging(task.paths, plan.carried.keys, losses, waits[0]) if task.paths else None
         self._operators: dict[str, Operator] = {}
         self._files: dict[str, list[tuple[str, int]]] = {}
         for name in task.vertex.nodes:
@@ -108,6 +108,8 @@ class Task:
     def reports(self) -> dict[str, Any]:
         """What its stages have to say, by their names."""
         found = {name: operator.report() for name, operator in self._operators.items()}
+        if self._merging is not None:
+            found["order"] = self._merging.report()
         return {name: report for name, report in found.items() if report is not None}
 
     # -------------------------------------------------------------------- take
@@ -135,7 +137,7 @@ class Task:
                     run, rows = [], 0
                 run.append(frame.batch)
                 rows += frame.count
-                if rows < _MOST_RECORDS:
+                if rows < MOST_RECORDS:
                     continue
             self._run_head(run)
             run, rows = [], 0
@@ -171,8 +173,10 @@ class Task:
             self._finish()
         return self._taken()
 
-    def beat(self) -> list[Effect]:
+    def beat(self, now_s: float = 0.0) -> list[Effect]:
         """How far a source has come, to all that the order is carried to; of others, once after a restart."""
+        for queue, frame in self._merging.hurry(now_s) if self._merging is not None else ():
+            self._out.setdefault(queue, []).append(frame)
         if self._order is not None and not self.finished and not (self.plan.channels and self._order.told):
             self._beat()
         return self._taken()
@@ -180,10 +184,8 @@ class Task:
     def _beat(self) -> None:
         if self._order is None:
             return
-        for edge, consumer, path, tick in self._order.beats(self.plan.index):
-            channel = edge.channel(self.plan.index, consumer, path)
-            frame = frames.heartbeat(channel, self.sent.get(channel, 0), tick)
-            self._out.setdefault(self._queues[edge.number, consumer, path], []).append(frames.encode(frame))
+        for place, frame in self._order.beats(self.sent):
+            self._out.setdefault(self._queues[place], []).append(frame)
 
     def feed(self, feed: Feed) -> list[Effect]:
         """What the source gave."""
@@ -287,7 +289,7 @@ class Task:
                 self._emit(self._queues[edge.number, consumer, path], channel, mine)
 
     def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:
-        for part in _cut(batch):
+        for part in cut(batch):
             first = self.sent.get(channel, 0)
             self.sent[channel] = first + part.num_rows
             self._out.setdefault(queue, []).append(frames.encode(frames.data(channel, first, part)))
@@ -297,7 +299,7 @@ class Task:
         self.delivered[node.name] = first + batch.num_rows
         self.records_out += batch.num_rows
         if isinstance(node.sink, QueueEnd):
-            for part in _cut(batch):
+            for part in cut(batch):
                 frame = frames.data(self._outside_channel(node.name), first, part)
                 self._out.setdefault(outside(node.sink.name), []).append(frames.encode(frame))
                 first += part.num_rows
@@ -357,6 +359,7 @@ class Task:
         }
         if self._merging is not None:
             values["paths"] = self._merging.snapshot()
+            values["inversions"] = self._merging.report()["inversions"]
         if self._order is not None:
             values["newest"] = self._order.newest
             values["own"] = self._order.own
@@ -364,7 +367,7 @@ class Task:
         files = tuple(name for parts in self._files.values() for name, _ in parts)
         kept = tuple(name for operator in self._operators.values() for name in operator.named_files())
         self._kept.version = version
-        return Snapshot(self.plan.name, epoch, version, _copied(values), new, files, kept)
+        return Snapshot(self.plan.name, epoch, version, copied(values), new, files, kept)
 
     def _snapshot_state(self, name: str, operator: Operator, file: str, new: dict[str, bytes]) -> None:
         changes = operator.changes()
@@ -391,29 +394,9 @@ class Task:
         self.records_in, self.records_out = values["records_in"], values["records_out"]
         self._files = {name: [(file, size) for file, size in parts] for name, parts in values["files"].items()}
         if self._merging is not None:
-            self._merging.restore(values["paths"])
+            self._merging.restore(values["paths"], values["inversions"])
         if self._order is not None:
             self._order.newest, self._order.own = values["newest"], values["own"]
             self._order.heard = {int(channel): tick for channel, tick in values["heard"].items()}
         for name, parts in self._files.items():
             self._operators[name].restore([read(file) for file, _ in parts])
-
-
-def _cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Pieces that fit into frames."""
-    if batch.num_rows <= _MOST_RECORDS and batch.nbytes <= _MOST_BYTES:
-        return [batch]
-    half = batch.num_rows // 2
-    if not half:
-        if batch.nbytes > MOST_BYTES - (1 << 20):
-            raise FlowError(f"a record of {batch.nbytes:,} bytes is too large: a frame has {MOST_BYTES:,} at most")
-        return [batch]
-    return [*_cut(batch.slice(0, half)), *_cut(batch.slice(half))]
-
-
-def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _copied(value) if isinstance(value, dict) else _listed(value) for name, value in values.items()}
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value

@@ -143,7 +143,7 @@ class Worker:
         effects: list[Effect] = []
         if now_s - self._beaten_at >= self._pace.beat_s:
             self._beaten_at = now_s
-            effects += [effect for task in self.tasks.values() for effect in task.beat()]
+            effects += [effect for task in self.tasks.values() for effect in task.beat(now_s)]
         for name, task in self.tasks.items():
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
             if task.dirty and due and name not in self._saving:

@@ -3,6 +3,10 @@
 An input is a data path. Its *frontier* is a tick up to which all of its records have come: raised by heartbeats, and by
 the records themselves, for a path is FIFO. What is at or below the lowest frontier of all is released, in the order of
 (tick, source, sequence, part), and of the inputs where these are equal, as they are for copies of one record only.
+
+In a relaxed merge a promise may be broken: somebody has lost patience, and said of an input that it has come further
+than it has. A record that then comes late gets the tick after the promise. So the order is a function of what the
+inputs hold, promises included, and of nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import OrderBroken
-from headrace.order.columns import Keys, numbers
+from headrace.order.columns import Keys, numbers, with_numbers
 
 Ints = npt.NDArray[np.int64]
 NEVER: Final = -(1 << 63)
@@ -29,6 +33,7 @@ class _Held:
 
     batch: pa.RecordBatch
     ticks: Ints
+    late: npt.NDArray[np.bool_] | None = None
     start: int = 0
 
 
@@ -55,12 +60,18 @@ class BySequence:
         """The tick of the oldest row that is here."""
         self.released: Ints = np.zeros(count, np.int64)
         """How many rows of each input have left."""
+        self.inversions = 0
+        """How many of them were late."""
 
     def push(self, at: int, batch: pa.RecordBatch) -> None:
         """Rows of an input. Raises OrderBroken where they are not in order, or were said not to come."""
-        ticks = numbers(batch, self._keys.tick)
+        ticks, late = numbers(batch, self._keys.tick), None
         if not len(ticks):
             return
+        if self._keys.is_relaxed and ticks[0] <= self._promised[at] < ALWAYS:
+            late = ticks <= self._promised[at]
+            ticks = np.maximum(ticks, self._promised[at] + 1)
+            batch = with_numbers(batch, self._keys.tick, ticks)
         first, last = int(ticks[0]), int(ticks[-1])
         steps = np.diff(ticks)
         broken = (steps <= 0).any() if self._keys.is_strict else (steps < 0).any()
@@ -76,7 +87,7 @@ class BySequence:
         mine = self._inputs[at]
         if not mine.held:
             self._heads[at] = first
-        mine.held.append(_Held(batch, ticks))
+        mine.held.append(_Held(batch, ticks, late))
         mine.rows += len(ticks)
         mine.size_bytes += batch.nbytes
         self._last[at] = last
@@ -95,20 +106,18 @@ class BySequence:
     @property
     def frontier(self) -> int:
         """All rows with ticks up to here have come."""
-        return int(self._frontiers().min())
+        return int(self.frontiers().min())
 
     @property
     def last(self) -> set[int]:
         """The inputs that all others wait for."""
-        frontiers = self._frontiers()
+        frontiers = self.frontiers()
         return set(np.flatnonzero(frontiers == frontiers.min()).tolist())
 
-    def _frontiers(self) -> Ints:
+    def frontiers(self) -> Ints:
+        """For each input, the tick up to which all of its rows have come."""
         seen = self._last if self._keys.is_strict else np.where(self._last == NEVER, NEVER, self._last - 1)
         return np.maximum(self._promised, seen)
-
-    def rows_of(self, at: int) -> int:
-        return self._inputs[at].rows
 
     def bytes_of(self, at: int) -> int:
         return self._inputs[at].size_bytes
@@ -141,6 +150,8 @@ class BySequence:
             stop = int(held.ticks.searchsorted(limit, "right"))
             if stop > held.start:
                 parts.append(held.batch.slice(held.start, stop - held.start))
+                if held.late is not None:
+                    self.inversions += int(held.late[held.start : stop].sum())
                 mine.rows -= stop - held.start
                 self.released[at] += stop - held.start
             if stop < len(held.ticks):

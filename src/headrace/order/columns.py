@@ -37,20 +37,23 @@ class Keys:
 
     by_tick: bool = False
     has_parts: bool = False
+    is_relaxed: bool = False
+    """May what comes late leave late? Then it gets another tick, and so needs one."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """From the most to the least significant."""
-        return (*((TICK, SOURCE) if self.by_tick else ()), SEQUENCE, *((PART,) if self.has_parts else ()))
+        ticks = (TICK, SOURCE) if self.by_tick else (TICK,) if self.is_relaxed else ()
+        return (*ticks, SEQUENCE, *((PART,) if self.has_parts else ()))
 
     @property
     def is_strict(self) -> bool:
         """Is there but one record of a tick on a path?"""
-        return not (self.by_tick or self.has_parts)
+        return not (self.by_tick or self.has_parts or self.is_relaxed)
 
     @property
     def tick(self) -> str:
-        return TICK if self.by_tick else SEQUENCE
+        return TICK if self.by_tick or self.is_relaxed else SEQUENCE
 
     def fields(self, with_path: bool) -> list[pa.Field]:
         return [pa.field(name, pa.int64()) for name in (*self.names, *((PATH,) if with_path else ()))]

@@ -65,7 +65,7 @@ def counting(out: str | Path, records: int = 20_000, name: str = "counting") -> 
 
 
 def conflux(out: str | Path, records: int, first: int = 15, last: int = 2, name: str = "conflux") -> Flow:
-    """The pipeline of the paper: a filter and a map, `first` tasks, another map, `last` tasks, and all in order again."""
+    """The pipeline of the paper: a filter and a map, `first` tasks each, a map, `last` tasks; and all in order."""
     flow = Flow(name)
     made = flow.source("numbers", generate(numbers, records))
     kept = flow.stage("filter", without_sevens, made, parallelism=first, route=rebalance())

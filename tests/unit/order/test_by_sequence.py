@@ -166,3 +166,18 @@ def test_a_million_records_of_thirty_paths() -> None:
     released = merge.release()
     assert released is not None
     assert_in_source_order(np.concatenate([*found, released.column(SEQUENCE).to_numpy()]), numbers)
+
+
+def test_what_comes_late_leaves_late_and_is_counted() -> None:
+    def rows(*ticks: int) -> pa.RecordBatch:
+        return batch(*ticks, **{TICK: list(ticks)})
+
+    merge = BySequence(["a", "b"], Keys(is_relaxed=True))
+    merge.push(0, rows(1, 3, 5, 9))
+    merge.promise(1, 4)  # somebody has lost patience
+    assert sequences(merge.release()) == [1, 3]
+    merge.push(1, rows(2, 4, 6))
+    merge.promise(0, 9)
+    merge.promise(1, 9)
+    assert sequences(merge.release()) == [2, 4, 5, 6, 9]
+    assert merge.inversions == 2

@@ -1,0 +1,34 @@
+"""Batches in pieces that fit into frames, and values that nobody changes any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.errors import FlowError
+from headrace.model.frames import MOST_BYTES
+
+MOST_RECORDS: Final = 65_536
+_MOST_BYTES: Final = 8 << 20
+
+
+def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Pieces that fit into frames."""
+    if batch.num_rows <= MOST_RECORDS and batch.nbytes <= _MOST_BYTES:
+        return [batch]
+    half = batch.num_rows // 2
+    if not half:
+        if batch.nbytes > MOST_BYTES - (1 << 20):
+            raise FlowError(f"a record of {batch.nbytes:,} bytes is too large: a frame has {MOST_BYTES:,} at most")
+        return [batch]
+    return [*cut(batch.slice(0, half)), *cut(batch.slice(half))]
+
+
+def copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: copied(value) if isinstance(value, dict) else _listed(value) for name, value in values.items()}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
