@@ -158,7 +158,8 @@ class Flow:
 
         Records are shared out by the groups of the metrics. Metrics that cannot share groups, as by card and by
         merchant, are stages one after the other: a record leaves the last one with all answers. Records arrive in the
-        order in which the queue of a task has them, whatever their times; `arrival=` does not change that.
+        order in which the queue of a task has them, whatever their times; `arrival=` does not change that. Where the
+        stream is `ordered()`, they arrive at every stage in the order of their source, whatever the parallelism.
 
         `changeable`: metrics can be added and removed while the flow runs (`job.add_metrics`), for which each task
         needs a queue of its own, even where it could read the source itself.
@@ -177,7 +178,7 @@ class Flow:
             # One task has all groups: it can be the very task that the records come from.
             route = Key(by) if tasks > 1 else rebalance() if changeable and number == 1 else None
             given = self._stage(node, behaviour, streams, tasks, route, behaviour.given, {})
-            streams = (given,)
+            streams = (given if behaviour.is_last else replace(given, ordering=streams[0].ordering),)
         return streams[0]
 
     def loop(self, name: str, *streams: Stream, parallelism: int | None = None, route: Route | None = None) -> Loop:

@@ -158,8 +158,7 @@ class Task:
 
     def take_path(self, queue: str, entries: Sequence[Entry]) -> list[Effect]:
         """Frames of a data path, in their order."""
-        assert self._merging is not None
-        assert self._order is not None
+        assert self._merging is not None and self._order is not None  # noqa: PT018
         is_beating = self._merging.take(queue, entries)
         released = self._merging.release()
         if released is not None:
@@ -182,9 +181,7 @@ class Task:
         return self._taken()
 
     def _beat(self) -> None:
-        if self._order is None:
-            return
-        for place, frame in self._order.beats(self.sent):
+        for place, frame in self._order.beats(self.sent) if self._order is not None else ():
             self._out.setdefault(self._queues[place], []).append(frame)
 
     def feed(self, feed: Feed) -> list[Effect]:

@@ -140,10 +140,10 @@ def check_random_live(spark: SparkSession, folder: Path, seed: int, kills: int =
     case = stream_case(seed)
     metrics = Metrics(case.text, **{**case.settings, "arrival": "place"})
     stages = len(metrics.definition.plan(case.table.schema).stages)
-    # A second stage has an order of arrival of its own where the first one has several tasks.
-    tasks = 1 if stages > 1 else max(tasks for _, tasks in case.starts)
+    tasks = max(tasks for _, tasks in case.starts)
     with patch.object(definitions, "STREAM_CHUNK_EVENTS", case.chunk_events):
-        flow = _flow(metrics, case.table.sort_by("place").combine_chunks(), tasks, folder / "out")
+        # A second stage has an order of arrival of its own where the first one has several tasks: unless it is ordered.
+        flow = _flow(metrics, case.table.sort_by("place").combine_chunks(), tasks, folder / "out", stages > 1)
     job = flow.start(spark, folder / "at", workers=1, commit_s=0.1, batch_records=1)
     killed = kill_workers(job, kills, seed, pause_s=(0.3, 0.8))
     if not job.wait(120):
@@ -156,7 +156,7 @@ def check_random_live(spark: SparkSession, folder: Path, seed: int, kills: int =
         raise AssertionError(f"{error}\n\nflow of seed {seed}, {killed} workers killed\n{case}") from error
 
 
-def _flow(metrics: Metrics, rows: pa.Table, tasks: int, out: Path) -> Flow:
+def _flow(metrics: Metrics, rows: pa.Table, tasks: int, out: Path, is_ordered: bool) -> Flow:
     flow = Flow("measuring")
 
     def events(first: int, count: int) -> pa.RecordBatch:
@@ -165,6 +165,7 @@ def _flow(metrics: Metrics, rows: pa.Table, tasks: int, out: Path) -> Flow:
         return found[0] if found else pa.RecordBatch.from_pylist([], rows.schema)
 
     came = flow.source("events", generate(events, len(rows)))
+    came = came.ordered() if is_ordered else came
     flow.sink("out", flow.measure("score", metrics, came, parallelism=tasks), parquet(str(out)))
     return flow
 
