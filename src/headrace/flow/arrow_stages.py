@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -53,6 +54,7 @@ class ToArrow:
     """Each record of a batch as an Arrow IPC stream of its own in `value`, with a column of it as `key` too."""
 
     key: str | None = None
+    one_to_one: ClassVar[bool] = True
 
     @property
     def __name__(self) -> str:

@@ -298,7 +298,9 @@ def _behaviour(name: str, function: Any, each: str, on_error: OnError, one_to_on
         )
     if not callable(function):
         raise FlowError(f"stage {name}: {function!r} is neither a function nor a class of hr.Stage")
-    return ForRecord(function, on_error) if each == "record" else ForBatch(function, on_error, one_to_one=one_to_one)
+    if each == "record":
+        return ForRecord(function, on_error)
+    return ForBatch(function, on_error, one_to_one=one_to_one or getattr(function, "one_to_one", False) is True)
 
 
 def _on_error(name: str, policy: str, retries: int) -> OnError:

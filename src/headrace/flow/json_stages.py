@@ -15,7 +15,7 @@ import functools
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ class FromJson:
 
     schema: pa.Schema
     keep: tuple[str, ...] = ()
+    one_to_one: ClassVar[bool] = True
 
     @property
     def __name__(self) -> str:
@@ -123,6 +124,7 @@ class ToJson:
     """All columns of a batch as JSON objects in `value`, with one of them as `key` too."""
 
     key: str | None = None
+    one_to_one: ClassVar[bool] = True
 
     @property
     def __name__(self) -> str:

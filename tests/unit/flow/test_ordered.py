@@ -308,3 +308,16 @@ def test_too_many_children() -> None:
     flow.sink("out", stream.ordered(), hr.callback(ignored))
     with pytest.raises(FlowError, match=r"stage x0 made 9 records of one; .* 8 are the most"):
         World(flow).feed(0, 1)
+
+
+def test_json_in_and_out_is_one_to_one_and_several_may_read_what_is_ordered() -> None:
+    flow, stream = drawn(("a", 3), records=20)
+    written = flow.stage("write", hr.to_json(), stream, parallelism=2, route=hr.rebalance())
+    read = flow.stage("read", hr.from_json(numbers(0, 0).schema), written, parallelism=3, route=hr.rebalance())
+    flow.sink("out", read.ordered(), hr.callback(ignored))
+    flow.sink("too", read.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 20, ended=True)
+    for _ in range(4):
+        world.move()
+    assert sorted(row["n"] for row in world.out) == sorted([*range(20), *range(20)])
