@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from headrace.errors import FlowError, OrderBroken, QueueDamaged
 from headrace.spark.broker import Broker
 from headrace.spark.kafka import add_kafka
-from headrace.spark.ordered_query import Done, OrderedQuery, Paths, PathsMerge, order_query, pieces_of
+from headrace.spark.ordered_query import Done, Merger, OrderedQuery, Paths, PathsMerge, order_query, pieces_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
 RECORDS, TASKS = 20_000, 4
@@ -73,7 +73,7 @@ class Topic:
             self.add(at, f"{token},-2,{batch}")
 
     def run(self, batch: int, sequences: Sequence[int], fails: bool = False) -> None:
-        """Rows are dealt out anew in each run; a task may fail and be run again; late rows of dead runs come between."""
+        """Rows are dealt out anew in each run; tasks may fail and be run again; late rows of dead runs come between."""
         token, choose = self.begin(batch), self.random
         tasks: list[list[int]] = [[] for _ in self.logs]
         for sequence in sequences:
@@ -204,11 +204,12 @@ def stream(spark: SparkSession, broker: Broker, topic: str, at_once: int) -> Dat
 
 
 def parallel(messages: DataFrame, flag: Path | None = None) -> DataFrame:
-    """Rows but those of multiples of 7, through tasks that are fast and slow; one fails, as long as there is no flag."""
+    """All but the multiples of 7, through tasks that are fast and slow; one fails, as long as there is no flag."""
 
     @F.udf("string")
     def slowly(value: str, task: int) -> str:
-        time.sleep(0.0005 * (task % 3))
+        if int(value) % 50 == 1:
+            time.sleep(0.01 * (task % 3))
         if flag is not None and value == "12345" and not flag.exists():
             flag.touch()
             raise RuntimeError("this task fails once")
@@ -237,9 +238,7 @@ def answers(broker: Broker, topic: str) -> list[tuple[int, str]]:
 EXPECTED = [(n, f"answer to {n}") for n in range(RECORDS) if n % 7]
 
 
-def test_a_parallel_query_in_the_order_of_its_source(
-    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
-) -> None:
+def test_a_parallel_query_in_the_order_of_its_source(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
     source, to = filled_topic(kafka_broker, RECORDS), new_topic(kafka_broker, 1)
     rows = parallel(stream(spark, kafka_broker, source, 5000))
     ordered = order_query(
@@ -248,5 +247,135 @@ def test_a_parallel_query_in_the_order_of_its_source(
     assert ordered.wait(PATIENCE_S)
     assert answers(kafka_broker, to) == EXPECTED
     progress = ordered.progress
-    assert (progress.batch, progress.released, progress.held) == (3, RECORDS - 1, 0)
+    assert (progress.batch, progress.released, progress.held) == (3, EXPECTED[-1][0], 0)
     assert (progress.rows, progress.dropped) == (len(EXPECTED), 0)
+
+
+MERGER = """
+import sys
+from headrace.spark.ordered_query import Merger, Paths
+Merger(Paths(sys.argv[1], sys.argv[2], int(sys.argv[3])), sys.argv[1]).run()
+"""
+
+
+def merger_process(broker: Broker, to: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", MERGER, to, broker.address, str(TASKS)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_queries_and_mergers_that_end_in_the_middle(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    source, to = filled_topic(kafka_broker, RECORDS), new_topic(kafka_broker, 1)
+    rows = parallel(stream(spark, kafka_broker, source, 3000), flag=tmp_path / "failed")
+
+    def start() -> OrderedQuery:
+        checkpoint, trigger = str(tmp_path / "checkpoint"), {"availableNow": True}
+        return order_query(rows, to, kafka_broker.address, checkpoint=checkpoint, parallelism=TASKS, trigger=trigger)
+
+    first = start()
+    until(lambda: first.progress.rows > 0)
+    first.query.stop()  # most likely in the middle of a micro-batch
+    assert first.wait(PATIENCE_S)
+    assert answers(kafka_broker, to) == EXPECTED[: first.progress.rows]
+
+    paths = Paths(to, kafka_broker.address, TASKS)
+    writer = rows.writeStream.foreachBatch(paths.write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    for size in (first.progress.rows + 1, first.progress.rows + 4000):
+        merger = merger_process(kafka_broker, to)
+        until(lambda size=size: len(answers(kafka_broker, to)) >= size or not query.isActive)  # type: ignore[misc]
+        merger.kill()
+        merger.communicate()
+    with pytest.raises(StreamingQueryException, match="this task fails once"):
+        query.awaitTermination()
+
+    shut_out = merger_process(kafka_broker, to)
+    last = start()
+    assert last.wait(PATIENCE_S)
+    assert answers(kafka_broker, to) == EXPECTED
+    shut_out.kill()
+    shut_out.communicate()
+
+
+def test_a_second_merger_shuts_the_first_one_out(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    source, to = filled_topic(kafka_broker, 100), new_topic(kafka_broker, 1)
+    rows = stream(spark, kafka_broker, source, 100).select("value", "headers", "offset")
+    ordered = order_query(rows, to, kafka_broker.address, checkpoint=str(tmp_path), parallelism=2)
+    until(lambda: ordered.progress.rows == 100)
+    other = Merger(Paths(to, kafka_broker.address, 2), to)
+    assert (other.progress.batch, other.progress.released) == (0, 99)
+    producer = Producer({"bootstrap.servers": kafka_broker.address})
+    producer.produce(source, "100", headers=[("from", "1")])
+    producer.flush()
+    with pytest.raises(FlowError, match="another merger of this name has taken over"):
+        ordered.wait(PATIENCE_S)
+    other.stop()
+    other.run()
+    assert [sequence for sequence, _ in answers(kafka_broker, to)] == list(range(101))
+
+
+def test_several_partitions_with_an_order_of_their_own_to_a_function(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    source, found = filled_topic(kafka_broker, 500, partitions=2), list[pa.RecordBatch]()
+    rows = stream(spark, kafka_broker, source, 1000).withColumn("n", F.col("value").cast("string").cast("int"))
+    ordered = order_query(
+        rows.repartition(3).drop("offset"), found.append, kafka_broker.address, name=f"f-{uuid4().hex[:8]}",
+        checkpoint=str(tmp_path), parallelism=3, sequence="n", trigger={"availableNow": True},
+    )  # fmt: skip
+    assert ordered.wait(PATIENCE_S)
+    table = pa.Table.from_batches(found)
+    assert table.column("sequence").to_pylist() == list(range(500))
+    assert table.column("value").to_pylist() == [b"%d" % n for n in range(500)]
+    assert table.column("key").to_pylist() == [b"key %d" % (n % 5) for n in range(500)]
+
+
+def test_the_output_tells_how_far_it_is_where_kafka_has_forgotten(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    source, to = filled_topic(kafka_broker, 300), new_topic(kafka_broker, 1)
+    rows = stream(spark, kafka_broker, source, 200).select("value", "headers", "offset")
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    for number in range(2):
+        trigger: dict[str, Any] = {"availableNow": True}
+        checkpoint, parallelism = str(tmp_path / str(number)), 2 + number
+        ordered = order_query(
+            rows, to, kafka_broker.address, checkpoint=checkpoint, parallelism=parallelism, trigger=trigger
+        )
+        assert ordered.wait(PATIENCE_S)
+        admin.delete_topics([f"{to}-paths"])[f"{to}-paths"].result(30)
+        until(lambda: f"{to}-paths" not in admin.list_topics(timeout=30).topics)
+    assert [sequence for sequence, _ in answers(kafka_broker, to)] == list(range(300))
+    assert (ordered.progress.rows, ordered.progress.dropped) == (0, 300)
+
+
+def test_what_is_refused(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    one, two, address = new_topic(kafka_broker, 1), new_topic(kafka_broker, 2), kafka_broker.address
+    rows, many = stream(spark, kafka_broker, one, 10), stream(spark, kafka_broker, two, 10)
+
+    def refused(df: DataFrame, match: str, to: Any = one, **more: Any) -> None:
+        with pytest.raises(FlowError, match=match):
+            order_query(df, to, address, checkpoint=str(tmp_path), **{"parallelism": 2, **more})
+
+    refused(many, "the source has 2 partitions, and their offsets are no order among them; read one partition, or say")
+    refused(rows.drop("offset"), r"needs an integer column offset, and has key binary, .*; keep the offset")
+    refused(rows, "needs an integer column n,", sequence="n")
+    refused(rows, "needs an integer column timestamp,", sequence="timestamp")
+    refused(rows.select("offset"), r"writes a column value \(text or binary\), and has offset bigint; make one")
+    refused(
+        spark.range(3).selectExpr("id AS offset", "'x' AS value"), "takes a streaming DataFrame; sort a bounded one"
+    )
+    refused(rows, rf"topic {two} has 2 partitions, which have no order among them; write to one with one", to=two)
+    refused(rows, r"there is no topic nowhere at .*; create it, with one partition", to="nowhere")
+    refused(rows, "needs a name", to=print)
+    refused(rows, "the parallelism is 0", parallelism=0)
+    refused(rows, "Real-Time Mode has no foreachBatch", trigger={"realTime": "5 seconds"})
+    new = NewTopic(f"{one}-paths", 3, 1)
+    AdminClient({"bootstrap.servers": address}).create_topics([new])[new.topic].result(30)
+    refused(rows, f"topic {one}-paths has 3 partitions, and the parallelism is 2; say the same as before or, when all")

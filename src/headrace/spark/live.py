@@ -55,6 +55,7 @@ class Flow(DrawnFlow):
         commit_s: float = 1.0,
         room_bytes: int = ROOM_BYTES,
         batch_records: int = BATCH_RECORDS,
+        heartbeat_s: float = 0.01,
     ) -> Job:
         """Run it on this session; a flow of the same name that ran at the same place before goes on where it was.
 
@@ -65,6 +66,7 @@ class Flow(DrawnFlow):
         `commit_s` how often tasks commit: after a crash so much is done again
         `room_bytes`     how much may wait in a queue before its producers pause
         `batch_records`  how many records a source is asked for at a time, at most
+        `heartbeat_s`    how often sources say how far they have come, where something is ordered
         """
         graph = self.graph()
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
@@ -75,7 +77,7 @@ class Flow(DrawnFlow):
             )
         count = _workers(spark, len(make_plan(graph).tasks), workers)
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
-        pace = Pace(commit_s, min(0.5, commit_s))
+        pace = Pace(commit_s, min(0.5, commit_s), heartbeat_s)
         launcher = SparkLauncher(spark, self.name)
         return Job(graph, launcher, used, f"{folder}/state", count, pace, room_bytes, batch_records)
 
