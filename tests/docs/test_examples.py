@@ -18,6 +18,11 @@ PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 
 LINES = {
+    "changes_in_order.py": [
+        "2000 changes, 0 refused; 166 orders are left, such as",
+        "as if applied one by one: yes",
+        "without ordered(), changes are refused: yes",
+    ],
     "first_metric.py": ["|  5|2026-03-03 12:05:00| ann| 60.00|  3|85.00|"],
     "fraud_rules.py": ["card testing        : 12 stolen cards,   0 others"],
     "replay_arrival.py": [

@@ -82,7 +82,8 @@ class ForBatch(Behaviour):
         if self.one_to_one or given is None or self._keeps_columns(given):
             return None
         return (
-            f"{name_of(self.function)} makes new batches, and nothing tells which record came of which; say "
+            f"{name_of(self.function)} makes new batches (or none of a batch of no records), and nothing tells which "
+            f"record came of which; say "
             f"one_to_one=True if it gives one for each, in their order; or let it keep columns that it does not know "
             f'(batch.filter, batch.append_column); or give it records, each="record"'
         )
@@ -112,7 +113,7 @@ class ForBatch(Behaviour):
         if stage.order == "each":
             return _Each(_OwnState(stage, shape), keys, with_path)
         stage.on_batch = _KeepsLast(stage.on_batch, shape.stage)
-        return _OwnState(stage, carrying)
+        return _NothingInTheEnd(_OwnState(stage, carrying), shape.stage)
 
     def __str__(self) -> str:
         return name_of(self.function)
@@ -186,6 +187,29 @@ class _Each(Wrapped):
             for row in range(batch.num_rows)
             for output, given in self.inner.apply(plain.slice(row, 1))
         ]
+
+
+class _NothingInTheEnd(Wrapped):
+    """A class whose records keep their columns: in the end there is no record that they could be of."""
+
+    def __init__(self, inner: Operator, stage: str):
+        super().__init__(inner)
+        self._stage = stage
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        return self.inner.apply(batch)
+
+    def finish(self) -> Outputs:
+        try:
+            given = self.inner.finish()
+        except FlowError:
+            given = [(MAIN, empty(pa.schema([])))]
+        if given:
+            raise FlowError(
+                f'stage {self._stage}: it says order = "columns", and gives records in on_end, which have no place in '
+                f'the order; say order = "each"'
+            )
+        return given
 
 
 class _BatchFunction(Operator):

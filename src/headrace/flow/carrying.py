@@ -15,7 +15,7 @@ from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.model import frames
 from headrace.model.frames import NO_PROGRESS
 from headrace.order import columns
-from headrace.order.columns import PATH
+from headrace.order.columns import PATH, Children
 
 
 class Carrying:
@@ -95,16 +95,6 @@ class Carrying:
         paths = np.full(batch.num_rows, first, np.int64) if carried is None else carried + first
         return columns.with_numbers(batch, PATH, paths)
 
-    def by_path(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The records of each path, in their order."""
-        if not self.with_path:
-            yield 0, batch
-            return
-        paths, plain = columns.numbers(batch, PATH), batch.drop_columns([PATH])
-        for path in np.unique(paths).tolist():
-            mine = paths == path
-            yield path, plain if mine.all() else plain.filter(pa.array(mine))
-
     # --------------------------------------------------------------- progress
 
     def hear(self, channel: int, progress: int) -> None:
@@ -114,24 +104,18 @@ class Carrying:
     def end(self, channel: int) -> None:
         self.hear(channel, (1 << 63) - 1)
 
-    def beats(self, sent: Mapping[int, int]) -> Iterator[tuple[tuple[int, int, int], bytes]]:
-        """What is new of its progress: the edge, consumer and path to say it to, and the frame."""
+    def beats(self, sent: Mapping[int, int]) -> Iterator[tuple[tuple[int, int], bytes]]:
+        """What is new of its progress: the edge and the consumer to say it to, and the frame."""
+        # In the end something may come still: that it does not, the end of the channel says.
+        tick = min(*self.heard.values(), self.own if not self.heard else columns.AFTER_ALL, columns.AFTER_ALL - 1)
         index = self._task.index
-        slowest = min(self.heard.values(), default=self.own)
         for edge in self.carries:
             for consumer in edge.route.reaches(edge.place(index)):
-                for path in range(edge.widths[index] if edge.ordering is not None else 1):
-                    tick = self._progress_of(path) if edge.ordering is not None else slowest
-                    # In the end something may come still: that it does not, the end of the channel says.
-                    tick = min(tick, columns.AFTER_ALL - 1)
-                    channel = edge.channel(index, consumer, path)
-                    if tick > self.told.get(channel, NO_PROGRESS):
-                        self.told[channel] = tick
-                        frame = frames.heartbeat(channel, sent.get(channel, 0), tick)
-                        yield (edge.number, consumer, path), frames.encode(frame)
-
-    def _progress_of(self, path: int) -> int:
-        return self.own if not self._paths.hops else self.heard[self._paths.hop_of(path)[0].channel]
+                channel = edge.channel(index, consumer)
+                if tick > self.told.get(channel, NO_PROGRESS):
+                    self.told[channel] = tick
+                    frame = frames.heartbeat(channel, sent.get(channel, 0), tick)
+                    yield (edge.number, consumer), frames.encode(frame)
 
 
 def numbering(plan: Plan, node: str, operator: Operator) -> Operator:
@@ -160,7 +144,10 @@ class _Numbering(Wrapped):
         return self._numbered(found)
 
     def _numbered(self, outputs: Outputs) -> Outputs:
-        return [
-            (output, columns.number_children(given, self._keys, self._shift, self._width, self._node))
-            for output, given in outputs
-        ]
+        """The children of a record may come in several batches, where some of them go aside."""
+        counting: dict[str, Children] = {}
+        found: Outputs = []
+        for output, given in outputs:
+            made = counting.setdefault(output, Children(self._keys, self._shift, self._width, self._node))
+            found.append((output, made.numbered(given)))
+        return found

@@ -89,7 +89,7 @@ class MetricChanges:
 
     def _send(self, node: str, number: int, more: Mapping[str, Any]) -> None:
         tasks = self._tasks(node)
-        merging = [task.name for task in tasks if task.paths]
+        merging = [task.name for task in tasks if task.merges]
         if merging:
             raise FlowError(f"{merging[0]} reads ordered streams: its metrics cannot be changed while it runs")
         alone = [task.name for task in tasks if task.inbox is None]

@@ -49,7 +49,8 @@ def _arrow(edge: Edge) -> str:
     if edge.ordering is not None:
         places = [edge.place(producer) for producer in range(edge.producers)]
         paths = sum(len(edge.route.reaches(place)) * width for place, width in zip(places, edge.widths, strict=True))
-        return f"to {edge.consumer}{side} by {edge.route}, {edge.ordering}: {_count(paths, 'path')}, a queue each"
+        counts = f"{_count(channels, 'channel')}, {_count(paths, 'path')}"
+        return f"to {edge.consumer}{side} by {edge.route}, {edge.ordering}: {counts}"
     return f"to {edge.consumer}{side} by {edge.route}: {_count(channels, 'channel')}{back}"
 
 

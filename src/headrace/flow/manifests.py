@@ -87,10 +87,8 @@ class FlowStore:
         # What is before the commit of a reader will not be read again.
         passed: dict[str, int] = {}
         for task, commit in commits.items():
-            paths = commit.values.get("paths", {})
-            passed.update(
-                {queue: paths.get(queue, [commit.values["position"]])[0] for queue in plan.tasks[task].inboxes}
-            )
+            merged, position = commit.values.get("merging", {"senders": {}})["senders"], commit.values["position"]
+            passed.update({queue: merged.get(queue, [position])[0] for queue in plan.tasks[task].inboxes})
         still = tuple(loss for loss in known if any(end > passed.get(queue, 0) for queue, end in loss.ends.items()))
         return (*still, loss_of(plan, known, ends, moments))
 

@@ -1,7 +1,8 @@
-"""What a task does whose input is ordered: it reads a queue for each data path, and takes their records in order.
+"""What a task does whose input is ordered: it reads a queue for each sender, and takes their records in order.
 
-What it has released of a path is in its snapshot, as a position of the queue and a number: a task that starts again
-reads again what it had not released. It does not read a path that is ahead: what waits, waits in its queue.
+All that it has released is all that there is up to some tick: that tick is in its snapshot, and for each queue a
+position before which all has left. A task that starts again reads from there, and leaves out what is not above the
+tick. It does not read a sender that is ahead: what waits, waits in its queue.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from headrace.errors import QueueDamaged
 from headrace.flow.losses import Loss
-from headrace.flow.plan import PathIn
+from headrace.flow.plan import PathsIn
 from headrace.model import frames
 from headrace.model.frames import Kind
 from headrace.order.by_sequence import ALWAYS, NEVER, BySequence
@@ -25,23 +26,26 @@ from headrace.queues.protocol import Entry
 MEMORY_BYTES: Final = 64 << 20
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Passed:
-    """A frame that was read: once so many records have left, the position is behind it."""
+    """A frame that was read: once all up to the tick has left, the position is behind it."""
 
-    number: int
+    tick: int
     position: int
+    number: int
     promised: int = NEVER
     is_end: bool = False
 
 
 @dataclass
-class _Path:
-    plan: PathIn
+class _Sender:
+    plan: PathsIn
     at: int
     next: int = 0
     """The number of the record that is to be read next."""
     position: int = 0
+    number: int = 0
+    """What was sent before that position."""
     promised: int = NEVER
     """What was promised before that position."""
     is_over: bool = False
@@ -54,19 +58,19 @@ class Merging:
 
     def __init__(
         self,
-        paths: Sequence[PathIn],
+        senders: Sequence[PathsIn],
         keys: Keys,
         losses: Sequence[Loss],
         wait_s: float | None = None,
         memory_bytes: int = MEMORY_BYTES,
     ):
-        self._paths = {path.queue: _Path(path, at) for at, path in enumerate(paths)}
-        self._merge = BySequence([str(path) for path in paths], keys)
+        self._senders = {sender.queue: _Sender(sender, at) for at, sender in enumerate(senders)}
+        self._merge = BySequence([str(each) for each in senders], keys, [each.paths for each in senders])
         self._losses = losses
         self._wait_s = wait_s
         self._seen: deque[tuple[float, int]] = deque()
         self._asked: dict[str, int] = {}
-        self._most_bytes = memory_bytes // len(paths)
+        self._most_bytes = memory_bytes // len(senders)
 
     @property
     def frontier(self) -> int:
@@ -74,40 +78,37 @@ class Merging:
 
     @property
     def is_over(self) -> bool:
-        return all(path.is_over for path in self._paths.values())
+        return all(sender.is_over for sender in self._senders.values())
 
     @property
     def positions(self) -> dict[str, int]:
-        return {queue: path.position for queue, path in self._paths.items()}
+        return {queue: sender.position for queue, sender in self._senders.items()}
 
     @property
     def numbers(self) -> dict[int, int]:
-        """For each channel, how much of it has left."""
-        return {path.plan.channel: int(self._merge.released[path.at]) + path.is_over for path in self._paths.values()}
+        """For each channel, up to where all has left."""
+        return {sender.plan.channel: sender.number for sender in self._senders.values()}
 
     def wanted(self) -> list[str]:
-        """The queues to read: those of paths that are not far ahead, and always of those that are last."""
-        ahead = {queue: path.at for queue, path in self._paths.items() if self._is_ahead(path)}
+        """The queues to read: those of senders that are not far ahead, and always of those that are last."""
+        ahead = {queue: s.at for queue, s in self._senders.items() if self._merge.bytes_of(s.at) > self._most_bytes}
         if not ahead:
-            return list(self._paths)
+            return list(self._senders)
         last = self._merge.last
-        return [queue for queue in self._paths if queue not in ahead or ahead[queue] in last]
-
-    def _is_ahead(self, path: _Path) -> bool:
-        return self._merge.bytes_of(path.at) > self._most_bytes
+        return [queue for queue in self._senders if queue not in ahead or ahead[queue] in last]
 
     # -------------------------------------------------------------------- take
 
     def take(self, queue: str, entries: Sequence[Entry]) -> bool:
-        """Frames of a path; tells whether a heartbeat was among them. Raises QueueDamaged, OrderBroken."""
-        path, beat = self._paths[queue], False
+        """Frames of a sender; tells whether a heartbeat was among them. Raises QueueDamaged, OrderBroken."""
+        sender, beat = self._senders[queue], False
         for entry in entries:
             frame = frames.decode(entry.frame)
-            number = path.next
+            number = sender.next
             if not all(loss.counts(queue, entry.next, frame.stamp) for loss in self._losses):
-                path.read.append(_Passed(number, entry.next))
+                sender.read.append(_Passed(NEVER, entry.next, number))
                 continue
-            if frame.channel != path.plan.channel:
+            if frame.channel != sender.plan.channel:
                 raise QueueDamaged(queue, f"it has a frame of channel {frame.channel}, which is not its")
             if frame.first > number:
                 raise QueueDamaged(
@@ -115,41 +116,39 @@ class Merging:
                     f"records {number} to {frame.first - 1} are missing; restore the queues from a copy, or start the "
                     f"flow anew under another name",
                 )
-            passed = _Passed(number, entry.next)
+            passed = _Passed(NEVER, entry.next, number)
             if frame.kind == Kind.HEARTBEAT:
-                beat = True
-                passed.promised = frame.progress
-                self._merge.promise(path.at, frame.progress)
+                beat, passed = True, _Passed(NEVER, entry.next, number, frame.progress)
+                self._merge.promise(sender.at, frame.progress)
             elif frame.end > number and frame.kind == Kind.END:
-                path.next, passed.is_end, passed.promised, beat = frame.end, True, ALWAYS, True
-                self._merge.end(path.at)
+                sender.next, beat = frame.end, True
+                passed = _Passed(NEVER, entry.next, frame.end, ALWAYS, is_end=True)
+                self._merge.end(sender.at)
             elif frame.end > number and frame.batch is not None:
-                batch = frame.since(number).batch
-                assert batch is not None
-                self._merge.push(path.at, batch)
-                path.next = passed.number = frame.end
-            path.read.append(passed)
-        self._pass(path)
+                highest = self._merge.push(sender.at, frame.since(number).batch)
+                sender.next = frame.end
+                passed = _Passed(highest, entry.next, frame.end)
+            sender.read.append(passed)
+        self._pass(sender)
         return beat
 
     def release(self) -> pa.RecordBatch | None:
         """What can leave, in order."""
         released = self._merge.release()
         if released is not None:
-            for path in self._paths.values():
-                self._pass(path)
+            for sender in self._senders.values():
+                self._pass(sender)
         return released
 
-    def _pass(self, path: _Path) -> None:
-        count = int(self._merge.released[path.at])
-        while path.read and path.read[0].number <= count:
-            passed = path.read.popleft()
-            path.position = passed.position
-            path.promised = max(path.promised, passed.promised)
-            path.is_over = path.is_over or passed.is_end
+    def _pass(self, sender: _Sender) -> None:
+        while sender.read and sender.read[0].tick <= self._merge.released_to:
+            passed = sender.read.popleft()
+            sender.position, sender.number = passed.position, passed.number
+            sender.promised = max(sender.promised, passed.promised)
+            sender.is_over = sender.is_over or passed.is_end
 
     def hurry(self, now_s: float) -> list[tuple[str, bytes]]:
-        """What is to be said, in the queue of a path itself: that it has come so far, for patience is at its end.
+        """What is to be said, in the queue of a sender itself: that it has come so far, for patience is at its end.
 
         What is in a queue is read again by who starts again: so what is released is decided once, by the queue.
         """
@@ -163,10 +162,10 @@ class Merging:
         while self._seen and now_s - self._seen[0][0] >= self._wait_s:
             target = self._seen.popleft()[1]
         found = []
-        for queue, path in self._paths.items():
-            if frontiers[path.at] < target and self._asked.get(queue, NEVER) < target:
+        for queue, sender in self._senders.items():
+            if frontiers[sender.at] < target and self._asked.get(queue, NEVER) < target:
                 self._asked[queue] = target
-                found.append((queue, frames.encode(frames.heartbeat(path.plan.channel, 0, target))))
+                found.append((queue, frames.encode(frames.heartbeat(sender.plan.channel, 0, target))))
         return found
 
     def report(self) -> dict[str, Any]:
@@ -176,14 +175,18 @@ class Merging:
 
     def snapshot(self) -> dict[str, Any]:
         return {
-            queue: [path.position, int(self._merge.released[path.at]), path.promised, path.is_over]
-            for queue, path in self._paths.items()
+            "released_to": self._merge.released_to,
+            "inversions": self._merge.inversions,
+            "senders": {
+                queue: [sender.position, sender.number, sender.promised, sender.is_over]
+                for queue, sender in self._senders.items()
+            },
         }
 
-    def restore(self, values: Mapping[str, Any], inversions: int = 0) -> None:
-        self._merge.inversions = inversions
-        for queue, (position, released, promised, is_over) in values.items():
-            path = self._paths[queue]
-            path.position, path.promised, path.is_over = position, promised, is_over
-            path.next = released + is_over
-            self._merge.go_on(path.at, released, promised)
+    def restore(self, values: Mapping[str, Any]) -> None:
+        for queue, (position, number, promised, is_over) in values["senders"].items():
+            sender = self._senders[queue]
+            sender.position, sender.number, sender.promised, sender.is_over = position, number, promised, is_over
+            sender.next = number
+        self._merge.go_on(values["released_to"], [sender.promised for sender in self._senders.values()])
+        self._merge.inversions = values["inversions"]

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError
 from headrace.flow.graph import Graph, Node, Ordering
+from headrace.flow.routing import Broadcast
 from headrace.order.columns import Keys, part_width
 
 
@@ -63,7 +64,12 @@ def carried(graph: Graph) -> Carried:
     width = part_width(len(multiplying))
     depths = {name: depth for depth, name in enumerate(reversed(multiplying))}
     shifts = tuple((name, depths[name] * width) for name in multiplying)
-    keys = Keys(ordering.by is not None, bool(multiplying), ordering.wait_s is not None)
+    copies = any(
+        len(node.inputs) > 1 or any(isinstance(arrow.route, Broadcast) for arrow in node.inputs)
+        for node in graph.nodes
+        if node.name in nodes
+    )
+    keys = Keys(ordering.by is not None, bool(multiplying), copies, ordering.wait_s is not None)
     return Carried(frozenset(nodes), keys, ordering.by, shifts)
 
 
@@ -83,7 +89,7 @@ def _check(graph: Graph, node: Node, ordering: Ordering) -> None:
     if back is not None:
         raise FlowError(
             f"loop {node.name} is before something that is to be ordered: a record may go round any number of times, "
-            f"and nothing tells when all of a sequence has left; say .ordered() before the loop"
+            f"and nothing tells when all of a sequence has left; let a stage before the loop read the ordered stream"
         )
     if node.behaviour is not None:
         problem = node.behaviour.order_problem(_schema_in(graph, node))

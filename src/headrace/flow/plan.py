@@ -4,7 +4,7 @@ Stages that nothing stands between run as one: a *vertex*, a tree of nodes joine
 many tasks as its nodes have parallelism. Each task that does not begin with a source reads one queue, its *inbox*,
 which all its producers append to: so the order in which it takes their records is decided once, by the queue, and a
 task that starts again from a commit does again just what it did. A task whose input is ordered reads a queue for each
-data path instead, and the order is that of the source.
+sender instead, and the order is that of the source.
 """
 
 from __future__ import annotations
@@ -37,15 +37,10 @@ class Edge:
     first_channel: int
     ordering: Ordering | None = None
     widths: tuple[int, ...] = ()
-    """Where it is ordered: how many data paths lead through each producer, with a channel and a queue each."""
+    """Where it is ordered: how many data paths lead through each producer."""
 
-    def channel(self, producer: int, consumer: int, path: int = 0) -> int:
-        before = sum(self.widths[:producer]) if self.ordering is not None else producer
-        return self.first_channel + (before + path) * self.consumers + consumer
-
-    @property
-    def channels(self) -> int:
-        return (sum(self.widths) if self.ordering is not None else self.producers) * self.consumers
+    def channel(self, producer: int, consumer: int) -> int:
+        return self.first_channel + producer * self.consumers + consumer
 
     def place(self, producer: int) -> Place:
         return Place(producer, self.producers, self.consumers)
@@ -61,16 +56,17 @@ class Vertex:
 
 
 @dataclass(frozen=True)
-class PathIn:
-    """A data path that ends at a task: what comes along it comes by a queue of its own."""
+class PathsIn:
+    """The data paths that end at a task and lead through one producer: what comes has a queue of its own."""
 
     queue: str
     channel: int
     producer: str
-    number: int
+    paths: int
 
     def __str__(self) -> str:
-        return f"path {self.number} of {self.producer} (queue {self.queue})"
+        paths = "the path" if self.paths == 1 else f"the {self.paths} paths"
+        return f"{paths} through {self.producer} (queue {self.queue})"
 
 
 @dataclass(frozen=True)
@@ -87,14 +83,14 @@ class TaskPlan:
     back_channels: tuple[int, ...]
     blocking: tuple[str, ...]
     """The queues that must have room before it takes more."""
-    paths: tuple[PathIn, ...] = ()
+    merges: tuple[PathsIn, ...] = ()
     """What it merges, where its input is ordered."""
     pooled: tuple[str, ...] = ()
     """Queues of which one must have room before it takes more: a merge may be waiting for what comes next there."""
 
     @property
     def inboxes(self) -> tuple[str, ...]:
-        return tuple(path.queue for path in self.paths) if self.inbox is None else (self.inbox,)
+        return tuple(each.queue for each in self.merges) if self.inbox is None else (self.inbox,)
 
 
 @dataclass(frozen=True)
@@ -122,13 +118,13 @@ class Plan:
             for producer in range(edge.producers)
             if index in edge.route.reaches(edge.place(producer))
         ]
-        paths = self._paths_in(own, index)
+        merges = self._merges(own, index)
         outputs = [edge for edge in self.edges_from(vertex) if not edge.back]
         blocking = [queue for edge in outputs if edge.ordering is None for queue in self._queues_of(edge, index)]
         pooled = [queue for edge in outputs if edge.ordering is not None for queue in self._queues_of(edge, index)]
         sinks = [self.graph.node(name).sink for name in vertex.nodes]
         blocking += [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
-        inbox: str | None = None if paths else self.inbox(vertex.name, index)
+        inbox: str | None = None if merges else self.inbox(vertex.name, index)
         if head.source is not None:
             inbox = outside(head.source.name) if isinstance(head.source, QueueEnd) else None
         return TaskPlan(
@@ -136,41 +132,34 @@ class Plan:
             vertex,
             index,
             inbox,
-            tuple(path.channel for path in paths) or tuple(channel for _, channel in reaching),
+            tuple(channel for _, channel in reaching),
             tuple(channel for edge, channel in reaching if edge.back),
             tuple(dict.fromkeys(blocking)),
-            paths,
+            merges,
             tuple(pooled),
         )
 
-    def _paths_in(self, edges: list[Edge], index: int) -> tuple[PathIn, ...]:
+    def _merges(self, edges: list[Edge], index: int) -> tuple[PathsIn, ...]:
         return tuple(
-            PathIn(
-                self.path_queue(edge, producer, path, index),
-                edge.channel(producer, index, path),
+            PathsIn(
+                self.queue_of(edge, producer, index),
+                edge.channel(producer, index),
                 f"{edge.vertex}.{producer}",
-                path,
+                edge.widths[producer],
             )
             for edge in edges
             if edge.ordering is not None
             for producer in range(edge.producers)
             if index in edge.route.reaches(edge.place(producer))
-            for path in range(edge.widths[producer])
         )
 
-    def queues_of(self, edge: Edge, producer: int) -> list[tuple[int, int, str]]:
-        """The consumers that a task may send to by an edge, with the path and the queue."""
-        consumers = edge.route.reaches(edge.place(producer))
-        if edge.ordering is None:
-            return [(consumer, 0, self.inbox(edge.consumer, consumer)) for consumer in consumers]
-        return [
-            (consumer, path, self.path_queue(edge, producer, path, consumer))
-            for consumer in consumers
-            for path in range(edge.widths[producer])
-        ]
+    def queue_of(self, edge: Edge, producer: int, consumer: int) -> str:
+        """What a task appends to by an edge."""
+        inbox = self.inbox(edge.consumer, consumer)
+        return inbox if edge.ordering is None else f"{inbox}.{edge.number}.{producer}"
 
     def _queues_of(self, edge: Edge, producer: int) -> list[str]:
-        return [queue for *_, queue in self.queues_of(edge, producer)]
+        return [self.queue_of(edge, producer, consumer) for consumer in edge.route.reaches(edge.place(producer))]
 
     @cached_property
     def carried(self) -> Carried:
@@ -183,11 +172,8 @@ class Plan:
 
     @cached_property
     def shares(self) -> dict[str, int]:
-        """For each queue of a data path, how many of them one task reads."""
-        return {path.queue: len(task.paths) for task in self.tasks.values() for path in task.paths}
-
-    def path_queue(self, edge: Edge, producer: int, path: int, consumer: int) -> str:
-        return f"{self.inbox(edge.consumer, consumer)}.{edge.number}.{producer}.{path}"
+        """For each queue of a task that merges, how many of them it reads."""
+        return {each.queue: len(task.merges) for task in self.tasks.values() for each in task.merges}
 
     def inbox(self, vertex: str, index: int) -> str:
         return f"{self.graph.name}.in.{vertex}.{index}"
@@ -285,7 +271,7 @@ def make_plan(graph: Graph) -> Plan:
                 widths,
             )
             edges.append(edge)
-            channels += edge.channels
+            channels += edge.producers * edge.consumers
     return Plan(graph, vertices, tuple(edges))
 
 

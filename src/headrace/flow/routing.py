@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError
 from headrace.flow.hashing import can_hash, hash_numbers, hash_rows
+from headrace.order import columns
 
 Targets = npt.NDArray[np.int64]
 _WORD: Final = (1 << 64) - 1
@@ -156,7 +157,7 @@ class Custom(Route):
     choose: Callable[[pa.RecordBatch, int], Any]
 
     def targets(self, batch: pa.RecordBatch, before: int, place: Place) -> Targets:
-        given = np.asarray(self.choose(batch, place.consumers))
+        given = np.asarray(self.choose(columns.without(batch), place.consumers))
         chosen: Targets = given.astype(np.int64) if given.dtype.kind in "iub" or not len(given) else np.full(1, -1)
         if chosen.shape != (batch.num_rows,) or (
             len(chosen) and not 0 <= chosen.min() <= chosen.max() < place.consumers

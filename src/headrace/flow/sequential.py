@@ -57,7 +57,7 @@ class _Run:
                     while waiting:
                         moving = True
                         entries = [Entry(queue, waiting.popleft(), 0)]
-                        self._act(task.take_path(queue, entries) if task.plan.paths else task.take(entries))
+                        self._act(task.take_path(queue, entries) if task.plan.merges else task.take(entries))
 
     def read(self, task: Task, most_records: int) -> None:
         source = self._graph.node(task.plan.vertex.name).source

@@ -65,16 +65,16 @@ class Task:
         self._graph = plan.graph
         self._edges = plan.edges_from(task.vertex)
         self._queues = {
-            (edge.number, consumer, path): queue
+            (edge.number, consumer): plan.queue_of(edge, task.index, consumer)
             for edge in self._edges
-            for consumer, path, queue in plan.queues_of(edge, task.index)
+            for consumer in edge.route.reaches(edge.place(task.index))
         }
         self._fused = {name: plan.fused(name) for name in task.vertex.nodes}
         self._carried = plan.carried.nodes
-        carries = bool(task.paths) or any(name in self._carried for name in task.vertex.nodes)
+        carries = bool(task.merges) or any(name in self._carried for name in task.vertex.nodes)
         self._order = Carrying(plan, task) if carries else None
         waits = [edge.ordering.wait_s for edge in plan.edges if edge.consumer == task.vertex.name and edge.ordering]
-        self._merging = Merging(task.paths, plan.carried.keys, losses, waits[0]) if task.paths else None
+        self._merging = Merging(task.merges, plan.carried.keys, losses, waits[0]) if task.merges else None
         self._operators: dict[str, Operator] = {}
         self._files: dict[str, list[tuple[str, int]]] = {}
         for name in task.vertex.nodes:
@@ -278,12 +278,7 @@ class Task:
         if self._order is not None and not self._order.is_carried_on(edge):
             batch = columns.without(batch)
         for consumer, part in split(edge.route, batch, before, edge.place(self.plan.index)):
-            if edge.ordering is None or self._order is None:
-                self._emit(self._queues[edge.number, consumer, 0], edge.channel(self.plan.index, consumer), part)
-                continue
-            for path, mine in self._order.by_path(part):
-                channel = edge.channel(self.plan.index, consumer, path)
-                self._emit(self._queues[edge.number, consumer, path], channel, mine)
+            self._emit(self._queues[edge.number, consumer], edge.channel(self.plan.index, consumer), part)
 
     def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:
         for part in cut(batch):
@@ -313,9 +308,8 @@ class Task:
         for name in self.plan.vertex.nodes:
             if name in self._operators:
                 self._send(self._graph.node(name), self._operators[name].finish())
-        for (number, consumer, path), queue in self._queues.items():
-            edge = next(each for each in self._edges if each.number == number)
-            channel = edge.channel(self.plan.index, consumer, path)
+        for (number, consumer), queue in self._queues.items():
+            channel = next(each for each in self._edges if each.number == number).channel(self.plan.index, consumer)
             first = self.sent.get(channel, 0)
             self.sent[channel] = first + 1
             self._out.setdefault(queue, []).append(frames.encode(frames.end(channel, first)))
@@ -355,8 +349,7 @@ class Task:
             "files": self._files,
         }
         if self._merging is not None:
-            values["paths"] = self._merging.snapshot()
-            values["inversions"] = self._merging.report()["inversions"]
+            values["merging"] = self._merging.snapshot()
         if self._order is not None:
             values["newest"] = self._order.newest
             values["own"] = self._order.own
@@ -391,7 +384,7 @@ class Task:
         self.records_in, self.records_out = values["records_in"], values["records_out"]
         self._files = {name: [(file, size) for file, size in parts] for name, parts in values["files"].items()}
         if self._merging is not None:
-            self._merging.restore(values["paths"], values["inversions"])
+            self._merging.restore(values["merging"])
         if self._order is not None:
             self._order.newest, self._order.own = values["newest"], values["own"]
             self._order.heard = {int(channel): tick for channel, tick in values["heard"].items()}

@@ -132,7 +132,7 @@ class Worker:
         return self._told(stimulus.message)
 
     def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
-        if not task.plan.paths:
+        if not task.plan.merges:
             return [*task.take(arrived.entries), Acknowledge(arrived.queue, task.position)]
         # What a merge keeps is no reason to send it less: it may be waiting for just this path.
         effects = task.take_path(arrived.queue, arrived.entries)

@@ -1,8 +1,10 @@
-"""`BySequence`: inputs that are each in order become one stream in order. Columnar; no record waits for nothing.
+"""`BySequence`: data paths that are each in order become one stream in order. Columnar; no record waits for nothing.
 
-An input is a data path. Its *frontier* is a tick up to which all of its records have come: raised by heartbeats, and by
-the records themselves, for a path is FIFO. What is at or below the lowest frontier of all is released, in the order of
-(tick, source, sequence, part), and of the inputs where these are equal, as they are for copies of one record only.
+An input brings the records of one or several paths, mixed; along a path they are in order. The *frontier* of a path is
+a tick up to which all of its records have come: raised by heartbeats, and by the records themselves, for it is FIFO.
+What is at or below the lowest frontier of all is released, in the order of (tick, source, sequence, part), and of the
+inputs where these are equal, as they are for copies of one record only. So at any moment all that has been released is
+all that there is up to some tick, which is all that a restart needs to know.
 
 In a relaxed merge a promise may be broken: somebody has lost patience, and said of an input that it has come further
 than it has. A record that then comes late gets the tick after the promise. So the order is a function of what the
@@ -11,8 +13,10 @@ inputs hold, promises included, and of nothing else.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import OrderBroken
-from headrace.order.columns import Keys, numbers, with_numbers
+from headrace.order.columns import PATH, Keys, numbers, with_numbers
 
 Ints = npt.NDArray[np.int64]
 NEVER: Final = -(1 << 63)
@@ -29,68 +33,89 @@ ALWAYS: Final = (1 << 63) - 1
 
 @dataclass
 class _Held:
-    """A batch of which rows from `start` on are still here."""
+    """A batch of which nothing has left; the lowest and the highest of its ticks."""
 
     batch: pa.RecordBatch
     ticks: Ints
-    late: npt.NDArray[np.bool_] | None = None
-    start: int = 0
-
-
-@dataclass
-class _Input:
-    held: deque[_Held] = field(default_factory=deque)
-    rows: int = 0
-    size_bytes: int = 0
+    late: npt.NDArray[np.bool_] | None
+    low: int
+    high: int
+    size_bytes: int
 
 
 class BySequence:
     """The merge at work. It keeps what is not released yet, and nothing else."""
 
-    def __init__(self, names: list[str], keys: Keys):
-        """`names` are for messages: where each input comes from."""
+    def __init__(self, names: list[str], keys: Keys, paths: Sequence[int] | None = None):
+        """`names` are for messages: where each input comes from. `paths`: how many it brings, one unless said."""
         self._names, self._keys = names, keys
-        self._inputs = [_Input() for _ in names]
-        count = len(names)
-        self._promised: Ints = np.full(count, NEVER, np.int64)
-        """By heartbeats."""
-        self._last: Ints = np.full(count, NEVER, np.int64)
-        """The tick of the newest row."""
-        self._heads: Ints = np.full(count, ALWAYS, np.int64)
-        """The tick of the oldest row that is here."""
-        self.released: Ints = np.zeros(count, np.int64)
-        """How many rows of each input have left."""
+        widths = [1] * len(names) if paths is None else list(paths)
+        self._firsts = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
+        self._held: list[deque[_Held]] = [deque() for _ in names]
+        self._bytes = [0] * len(names)
+        self._promised: Ints = np.full(len(names), NEVER, np.int64)
+        """By heartbeats, of all paths of an input."""
+        self._last: Ints = np.full(sum(widths), NEVER, np.int64)
+        """The tick of the newest row of a path."""
+        self._lows: Ints = np.full(len(names), ALWAYS, np.int64)
+        """The lowest tick that is here."""
+        self.released_to = NEVER
+        """All rows with ticks up to here have left."""
         self.inversions = 0
         """How many of them were late."""
 
-    def push(self, at: int, batch: pa.RecordBatch) -> None:
-        """Rows of an input. Raises OrderBroken where they are not in order, or were said not to come."""
+    def push(self, at: int, batch: pa.RecordBatch) -> int:
+        """Rows of an input; gives the highest of their ticks. What left before a restart does not leave again.
+
+        Raises OrderBroken where a path is not in order, or rows were said not to come.
+        """
         ticks, late = numbers(batch, self._keys.tick), None
         if not len(ticks):
-            return
-        if self._keys.is_relaxed and ticks[0] <= self._promised[at] < ALWAYS:
-            late = ticks <= self._promised[at]
-            ticks = np.maximum(ticks, self._promised[at] + 1)
-            batch = with_numbers(batch, self._keys.tick, ticks)
-        first, last = int(ticks[0]), int(ticks[-1])
-        steps = np.diff(ticks)
-        broken = (steps <= 0).any() if self._keys.is_strict else (steps < 0).any()
-        known = int(self._last[at])
-        if broken or first < known or (first == known and self._keys.is_strict and known != NEVER):
-            where = int(np.flatnonzero(steps <= 0 if self._keys.is_strict else steps < 0)[0]) if broken else -1
-            before = int(ticks[where]) if broken else known
-            raise OrderBroken(self._names[at], f"{int(ticks[where + 1])} comes after {before}")
-        if first <= self._promised[at]:
-            raise OrderBroken(
-                self._names[at], f"{first} comes after it was said that all up to {int(self._promised[at])} had come"
-            )
-        mine = self._inputs[at]
-        if not mine.held:
-            self._heads[at] = first
-        mine.held.append(_Held(batch, ticks, late))
-        mine.rows += len(ticks)
-        mine.size_bytes += batch.nbytes
-        self._last[at] = last
+            return NEVER
+        promised = int(self._promised[at])
+        low = int(ticks.min())
+        if self._keys.is_relaxed and low <= promised < ALWAYS:
+            late = ticks <= promised
+            ticks = np.maximum(ticks, promised + 1)
+            batch, low = with_numbers(batch, self._keys.tick, ticks), promised + 1
+        if low <= promised:
+            raise OrderBroken(self._names[at], f"{low} comes after it was said that all up to {promised} had come")
+        self._follow(at, batch, ticks)
+        if PATH in batch.schema.names:
+            batch = batch.drop_columns([PATH])
+        held = _Held(batch, ticks, late, low, int(ticks.max()), batch.nbytes)
+        if low <= self.released_to < held.high:
+            held = self._rest(held, ticks > self.released_to)
+        if held.high > self.released_to:
+            self._held[at].append(held)
+            self._bytes[at] += held.size_bytes
+            self._lows[at] = min(self._lows[at], held.low)
+        return held.high
+
+    def _follow(self, at: int, batch: pa.RecordBatch, ticks: Ints) -> None:
+        """The newest tick of each path; along each of them, ticks rise."""
+        first, end = int(self._firsts[at]), int(self._firsts[at + 1])
+        if end == first + 1:
+            paths, ordered = None, ticks
+            before = np.concatenate([self._last[first : first + 1], ticks[:-1]])
+        else:
+            paths = numbers(batch, PATH) + first
+            if not first <= int(paths.min()) <= int(paths.max()) < end:
+                raise OrderBroken(
+                    self._names[at], f"a record of path {int(paths.max()) - first} came, and there are {end - first}"
+                )
+            order = np.argsort(paths.astype(np.uint16) if end < 1 << 16 else paths, kind="stable")
+            ordered, along = ticks[order], paths[order]
+            begins = np.concatenate([[True], along[1:] != along[:-1]])
+            before = np.where(begins, self._last[along], np.concatenate([ordered[:1], ordered[:-1]]))
+        back = ordered <= before if self._keys.is_strict else ordered < before
+        if back.any():
+            where = int(np.flatnonzero(back)[0])
+            raise OrderBroken(self._names[at], f"{int(ordered[where])} comes after {int(before[where])}")
+        if paths is None:
+            self._last[first] = ticks[-1]
+        else:
+            self._last[paths] = ticks  # the last of equal paths stays
 
     def promise(self, at: int, tick: int) -> None:
         """No more rows with ticks up to this one will come. What is less than was promised before says nothing."""
@@ -99,9 +124,10 @@ class BySequence:
     def end(self, at: int) -> None:
         self._promised[at] = ALWAYS
 
-    def go_on(self, at: int, released: int, promised: int) -> None:
-        """As it was when so many rows of the input had left."""
-        self.released[at], self._promised[at] = released, promised
+    def go_on(self, released_to: int, promised: Sequence[int]) -> None:
+        """As it was: what has left comes again, and does not count; what was promised holds."""
+        self.released_to = released_to
+        self._promised[:] = promised
 
     @property
     def frontier(self) -> int:
@@ -117,57 +143,65 @@ class BySequence:
     def frontiers(self) -> Ints:
         """For each input, the tick up to which all of its rows have come."""
         seen = self._last if self._keys.is_strict else np.where(self._last == NEVER, NEVER, self._last - 1)
-        return np.maximum(self._promised, seen)
+        slowest = np.minimum.reduceat(seen, self._firsts[:-1])
+        return np.maximum(self._promised, slowest)
 
     def bytes_of(self, at: int) -> int:
-        return self._inputs[at].size_bytes
+        return self._bytes[at]
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self._inputs)
+        return sum(len(held.ticks) for held in self._all())
+
+    def _all(self) -> Iterator[_Held]:
+        return itertools.chain.from_iterable(self._held)
 
     # ----------------------------------------------------------------- release
 
     def release(self) -> pa.RecordBatch | None:
         """All that can leave, in order; None where nothing can."""
         limit = min(self.frontier, ALWAYS - 1)
-        ready = np.flatnonzero(self._heads <= limit)
+        self.released_to = max(self.released_to, limit)
+        ready = np.flatnonzero(self._lows <= limit)
         if not len(ready):
             return None
         parts: list[pa.RecordBatch] = []
         for at in ready.tolist():
             self._take(at, limit, parts)
-        if len(parts) == 1:
-            return parts[0]
-        joined = pa.concat_batches(parts)
+        joined = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         order = self._order(joined)
         return joined if order is None else joined.take(pa.array(order))
 
     def _take(self, at: int, limit: int, parts: list[pa.RecordBatch]) -> None:
-        mine = self._inputs[at]
-        while mine.held:
-            held = mine.held[0]
-            stop = int(held.ticks.searchsorted(limit, "right"))
-            if stop > held.start:
-                parts.append(held.batch.slice(held.start, stop - held.start))
-                if held.late is not None:
-                    self.inversions += int(held.late[held.start : stop].sum())
-                mine.rows -= stop - held.start
-                self.released[at] += stop - held.start
-            if stop < len(held.ticks):
-                held.start = stop
-                self._heads[at] = held.ticks[stop]
-                return
-            mine.size_bytes -= held.batch.nbytes
-            mine.held.popleft()
-        self._heads[at] = ALWAYS
+        left: deque[_Held] = deque()
+        for held in self._held[at]:
+            if held.low > limit:
+                left.append(held)
+                continue
+            self._bytes[at] -= held.size_bytes
+            if held.high <= limit:
+                parts.append(held.batch)
+                self.inversions += 0 if held.late is None else int(held.late.sum())
+                continue
+            leaves = held.ticks <= limit
+            parts.append(held.batch.filter(pa.array(leaves)))
+            self.inversions += 0 if held.late is None else int((held.late & leaves).sum())
+            kept = self._rest(held, ~leaves)
+            self._bytes[at] += kept.size_bytes
+            left.append(kept)
+        self._held[at] = left
+        self._lows[at] = min((held.low for held in left), default=ALWAYS)
+
+    @staticmethod
+    def _rest(held: _Held, stays: npt.NDArray[np.bool_]) -> _Held:
+        batch, ticks = held.batch.filter(pa.array(stays)), held.ticks[stays]
+        late = None if held.late is None else held.late[stays]
+        return _Held(batch, ticks, late, int(ticks.min()), held.high, batch.nbytes)
 
     def _order(self, joined: pa.RecordBatch) -> Ints | None:
         """None where it is in order already."""
-        columns = [numbers(joined, name) for name in self._keys.names]
-        columns = [columns[0], *(column for column in columns[1:] if column.any())]
-        if len(columns) == 1:
-            if (np.diff(columns[0]) >= 0).all():
-                return None
-            return np.argsort(columns[0], kind="stable")
-        return np.lexsort(columns[::-1])
+        found = [numbers(joined, name) for name in self._keys.names]
+        found = [found[0], *(column for column in found[1:] if column.any())]
+        if len(found) == 1:
+            return None if (np.diff(found[0]) >= 0).all() else np.argsort(found[0], kind="stable")
+        return np.lexsort(found[::-1])

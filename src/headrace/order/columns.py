@@ -37,6 +37,8 @@ class Keys:
 
     by_tick: bool = False
     has_parts: bool = False
+    has_copies: bool = False
+    """May a path have copies of one record: of a broadcast, or of branches that meet?"""
     is_relaxed: bool = False
     """May what comes late leave late? Then it gets another tick, and so needs one."""
 
@@ -49,7 +51,7 @@ class Keys:
     @property
     def is_strict(self) -> bool:
         """Is there but one record of a tick on a path?"""
-        return not (self.by_tick or self.has_parts or self.is_relaxed)
+        return not (self.by_tick or self.has_parts or self.has_copies or self.is_relaxed)
 
     @property
     def tick(self) -> str:
@@ -103,23 +105,39 @@ def part_width(stages: int) -> int:
     return _PART_BITS // max(1, stages)
 
 
-def number_children(batch: pa.RecordBatch, keys: Keys, shift: int, width: int, stage: str) -> pa.RecordBatch:
-    """Rows next to each other that carry the same are children of one record: in their order, 0, 1, 2, …"""
-    count = batch.num_rows
-    if count < 2:
-        return batch
-    names = [name for name in (*keys.names, PATH) if name in batch.schema.names]
-    same = np.ones(count - 1, np.bool_)
-    for name in names:
-        values = numbers(batch, name)
-        same &= values[1:] == values[:-1]
-    if not same.any():
-        return batch
-    starts = np.concatenate([[0], np.flatnonzero(~same) + 1])
-    ordinal = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
-    if int(ordinal.max()) >> width:
-        raise FlowError(
-            f"stage {stage} made {int(ordinal.max()) + 1:,} records of one; in this ordered stretch, with its stages "
-            f"that may make several, {1 << width:,} are the most: split the work over fewer stages, or order before"
-        )
-    return with_numbers(batch, PART, numbers(batch, PART) + (ordinal << shift))
+@dataclass
+class Children:
+    """Numbers the children of a record, over the batches that a stage gives for one batch."""
+
+    keys: Keys
+    shift: int
+    width: int
+    stage: str
+    _before: tuple[tuple[int, ...], int] | None = None
+    """What the last row of the batch before carries, and which child it is."""
+
+    def numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows next to each other that carry the same are children of one record: in their order, 0, 1, 2, …"""
+        count = batch.num_rows
+        if not count:
+            return batch
+        carried = [numbers(batch, name) for name in (*self.keys.names, PATH) if name in batch.schema.names]
+        same = np.ones(count, np.bool_)
+        for values in carried:
+            same[1:] &= values[1:] == values[:-1]
+        first = tuple(int(values[0]) for values in carried)
+        goes_on = self._before is not None and self._before[0] == first
+        same[0] = False
+        starts = np.flatnonzero(~same)
+        ordinal = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
+        if goes_on and self._before is not None:
+            family = count if len(starts) == 1 else int(starts[1])
+            ordinal[:family] += self._before[1] + 1
+        self._before = tuple(int(values[-1]) for values in carried), int(ordinal[-1])
+        most = int(ordinal.max())
+        if most >> self.width:
+            raise FlowError(
+                f"stage {self.stage} made {most + 1:,} records of one; in this ordered stretch, with its stages that "
+                f"may make several, {1 << self.width:,} are the most: split the work over fewer stages, or order before"
+            )
+        return batch if not most else with_numbers(batch, PART, numbers(batch, PART) + (ordinal << self.shift))

@@ -65,7 +65,8 @@ def test_the_twelve_paths_of_the_paper() -> None:
     assert len(paths) == 12
     assert paths[0] == ["s.0", "a.0", "b.0"]
     assert {tuple(path) for path in paths} == {("s.0", f"a.{a}", f"b.{b}") for a in range(3) for b in range(4)}
-    assert len(plan.tasks["out.0"].paths) == len({path.queue for path in plan.tasks["out.0"].paths}) == 12
+    merges = plan.tasks["out.0"].merges
+    assert (len({each.queue for each in merges}), [each.paths for each in merges]) == (4, [3, 3, 3, 3])
 
 
 def test_the_thirty_paths_of_its_pipeline() -> None:
@@ -73,7 +74,7 @@ def test_the_thirty_paths_of_its_pipeline() -> None:
     mapped = flow.stage("map", same, stream, parallelism=15)
     last = flow.stage("last", same, mapped, parallelism=2, route=hr.rebalance())
     flow.sink("out", last.ordered(), hr.callback(ignored))
-    assert "to out by rebalance, in source order: 30 paths, a queue each" in flow.explain()
+    assert "to out by rebalance, in source order: 2 channels, 30 paths" in flow.explain()
 
 
 @pytest.mark.parametrize(
@@ -83,19 +84,19 @@ def test_a_route_says_where_paths_may_lead_and_one_that_does_not_leads_everywher
     flow, stream = drawn(("a", 2))
     given = flow.stage("b", same, stream, parallelism=4, route=route)
     flow.sink("out", given.ordered(), hr.callback(ignored))
-    assert len(make_plan(flow.graph()).tasks["out.0"].paths) == count
+    assert sum(each.paths for each in make_plan(flow.graph()).tasks["out.0"].merges) == count
 
 
 def test_each_task_that_merges_has_its_own_queues() -> None:
     plan = plan_of(("a", 3), parallelism=2)
-    assert [len(plan.tasks[f"out.{i}"].paths) for i in range(2)] == [3, 3]
-    queues = [path.queue for i in range(2) for path in plan.tasks[f"out.{i}"].paths]
+    assert [len(plan.tasks[f"out.{i}"].merges) for i in range(2)] == [3, 3]
+    queues = [each.queue for i in range(2) for each in plan.tasks[f"out.{i}"].merges]
     assert len(set(queues)) == 6
     assert set(queues) <= set(plan.queues)
 
 
-def test_a_task_waits_for_room_only_where_no_path_has_any() -> None:
-    task = plan_of(("a", 3), ("b", 2)).tasks["b.1"]
+def test_a_task_waits_for_room_only_where_no_merge_has_any() -> None:
+    task = plan_of(("a", 3), ("b", 2), parallelism=3).tasks["b.1"]
     assert (task.blocking, len(task.pooled)) == ((), 3)
 
 
@@ -159,7 +160,7 @@ class World:
         for effect in effects:
             if isinstance(effect, Append):
                 self.queues[effect.queue] += effect.frames
-            elif isinstance(effect, Deliver):
+            elif isinstance(effect, Deliver) and effect.node != "aside":
                 self.out += effect.batch.to_pylist()
 
     def feed(self, first: int, count: int, ended: bool = False) -> None:
@@ -175,7 +176,7 @@ class World:
                 entries = [Entry(queue, frame, self.read[queue] + i + 1) for i, frame in enumerate(waiting)]
                 self.read[queue] += len(entries)
                 if entries:
-                    self.act(task.take_path(queue, entries) if task.plan.paths else task.take(entries))
+                    self.act(task.take_path(queue, entries) if task.plan.merges else task.take(entries))
 
     def restart(self, name: str) -> None:
         snapshot = self.tasks[name].snapshot(1, 1)
@@ -250,7 +251,7 @@ def test_a_stage_that_turns_records_round_is_found_out() -> None:
     world = World(flow)
     world.feed(0, 10)
     with pytest.raises(
-        OrderBroken, match=r"path 0 of a.0 \(queue f.in.out.0.1.0.0\): it is out of order: 6 comes after 8"
+        OrderBroken, match=r"the path through a.0 \(queue f.in.out.0.1.0\): it is out of order: 6 comes after 8"
     ):
         world.move()
 
@@ -287,7 +288,7 @@ def test_frames_that_no_plan_has_are_refused() -> None:
     flow, stream = drawn(("a", 2), ("b", 2))
     flow.sink("out", flow.stage("c", same, stream, parallelism=2, route=hr.rebalance()).ordered(), hr.callback(ignored))
     world = World(flow)
-    (path, *_) = world.plan.tasks["out.0"].paths
+    (path, *_) = world.plan.tasks["out.0"].merges
     row = {"n": [1], "k": [1], SEQUENCE: [1], PART: [0]}
     stranger = frames.encode(frames.data(path.channel + 1, 0, pa.record_batch(row)))
     with pytest.raises(QueueDamaged, match="which is not its"):
@@ -321,3 +322,58 @@ def test_json_in_and_out_is_one_to_one_and_several_may_read_what_is_ordered() ->
     for _ in range(4):
         world.move()
     assert sorted(row["n"] for row in world.out) == sorted([*range(20), *range(20)])
+
+
+def test_children_of_one_record_that_go_different_ways_keep_their_order() -> None:
+    def apart(record: dict[str, Any]) -> Any:
+        first, second = ({"n": record["n"] * 10 + child, "k": 0} for child in range(2))
+        return [first, hr.side("aside", record), second]
+
+    flow, stream = drawn(records=12)
+    sides = {"aside": numbers(0, 0).schema}
+    given = flow.stage("apart", apart, stream, each="record", sides=sides, parallelism=2, route=hr.rebalance())
+    again = flow.stage("again", same, given, parallelism=2, route=hr.rebalance())
+    flow.sink("out", again.ordered(), hr.callback(ignored))
+    flow.sink("aside", given.side("aside"), hr.parquet("unused"))
+    world = World(flow)
+    world.feed(0, 12, ended=True)
+    for _ in range(4):
+        world.move("apart.0", "apart.1", "again.0", "again.1", "out.0")
+    assert [row["n"] for row in world.out] == [n * 10 + child for n in range(12) for child in range(2)]
+
+
+def test_branches_that_meet_are_copies() -> None:
+    flow, stream = drawn(records=10)
+    branches = [flow.stage(name, same, stream, one_to_one=True, parallelism=2) for name in ("a", "b")]
+    met = flow.stage("met", same, *(each.ordered() for each in branches), one_to_one=True, parallelism=2)
+    flow.sink("out", met.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 10, ended=True)
+    for _ in range(4):
+        world.move()
+    assert [row["n"] for row in world.out] == [n for n in range(10) for _ in range(2)]
+
+
+def test_a_routing_function_sees_what_it_always_saw() -> None:
+    seen: list[list[str]] = []
+
+    def choose(batch: pa.RecordBatch, tasks: int) -> Any:
+        seen.append(batch.schema.names)
+        return batch.column("n").to_numpy() % tasks
+
+    flow, stream = drawn()
+    given = flow.stage("a", same, stream, parallelism=2, route=hr.custom(choose))
+    flow.sink("out", given.ordered(), hr.callback(ignored))
+    World(flow).feed(0, 4)
+    assert seen == [["n", "k"]]
+
+
+def test_nothing_in_the_end_where_records_keep_their_columns() -> None:
+    class Late(Passes):
+        def on_end(self) -> Any:
+            return numbers(0, 1)
+
+    flow, stream = drawn()
+    flow.sink("out", flow.stage("late", Late, stream).ordered(), hr.callback(ignored))
+    with pytest.raises(FlowError, match='stage late: it says order = "columns", and gives records in on_end'):
+        World(flow).feed(0, 3, ended=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import OrderBroken
 from headrace.order.by_sequence import ALWAYS, BySequence
-from headrace.order.columns import PART, SEQUENCE, SOURCE, TICK, Keys
+from headrace.order.columns import PART, PATH, SEQUENCE, SOURCE, TICK, Keys
 from headrace.testing.order import END, assert_in_source_order, literal_merge
 
 STRICT, PARTS = Keys(), Keys(has_parts=True)
@@ -82,6 +82,28 @@ def test_it_releases_no_later_than_the_paper_does(made: list[list[tuple[int, boo
     assert found[: len(least)] == least
 
 
+@given(queues(), st.randoms(use_true_random=False))
+def test_paths_may_come_mixed_in_one_input(made: list[list[tuple[int, bool]]], rng) -> None:  # type: ignore[no-untyped-def]
+    """As they do from a task with several paths: a heartbeat then is of all of them."""
+    rows = sorted((tick, path) for path, each in enumerate(made) for tick, is_heartbeat in each if not is_heartbeat)
+    left = {path: [tick for tick, at in rows if at == path] for path in range(len(made))}
+    merge = BySequence(["all"], STRICT, [len(made)])
+    found: list[int] = []
+    while any(left.values()):
+        mixed = []
+        for _ in range(rng.randint(1, 6)):
+            path = rng.choice([path for path, each in left.items() if each] or [-1])
+            if path >= 0:
+                mixed.append((left[path].pop(0), path))
+        merge.push(0, batch(*[tick for tick, _ in mixed], **{PATH: [path for _, path in mixed]}))
+        if rng.random() < 0.5:
+            merge.promise(0, min((each[0] for each in left.values() if each), default=END) - 1)
+        found += sequences(merge.release())
+        assert found == [tick for tick, _ in rows[: len(found)]]
+    merge.end(0)
+    assert [*found, *sequences(merge.release())] == [tick for tick, _ in rows]
+
+
 def test_children_of_a_record_keep_their_order_over_paths() -> None:
     merge = BySequence(["a", "b"], PARTS)
     merge.push(0, batch(1, 2, 2, parts=[0, 0, 2]))
@@ -138,11 +160,10 @@ def test_it_goes_on_where_it_was() -> None:
     first.push(0, batch(1, 4, 6))
     first.push(1, batch(2, 5))
     assert sequences(first.release()) == [1, 2, 4, 5]
-    assert first.released.tolist() == [2, 2]
+    assert first.released_to == 5
     second = BySequence(["a", "b"], STRICT)
-    second.go_on(0, 2, -1)
-    second.go_on(1, 2, -1)
-    second.push(0, batch(6, 7))
+    second.go_on(5, [-1, -1])
+    second.push(0, batch(4, 6, 7))
     assert second.release() is None, "nothing is known of the other one"
     second.promise(1, 6)
     assert sequences(second.release()) == [6]
