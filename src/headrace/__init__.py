@@ -10,6 +10,7 @@ from headrace.errors import (
     InputError,
     MeasureError,
     MetricOverflow,
+    OrderBroken,
     ParseError,
     QueryError,
     QueueDamaged,
@@ -31,6 +32,7 @@ from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate, parquet_files, rate
 from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
+from headrace.spark.ordered_query import order_query
 
 __version__ = "0.1.0"
 
@@ -46,6 +48,7 @@ __all__ = [
     "MeasureError",
     "MetricOverflow",
     "Metrics",
+    "OrderBroken",
     "ParseError",
     "QueryError",
     "QueueDamaged",
@@ -68,6 +71,7 @@ __all__ = [
     "kafka",
     "kafka_queues",
     "key",
+    "order_query",
     "parquet",
     "parquet_files",
     "queue",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,21 +79,23 @@ class Carrying:
             self.newest = int(ticks[-1])
         return ticks
 
-    def arrived(self, channel: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Records that came on a channel, with the number of their path here."""
+    def arrived(self, batch: pa.RecordBatch, channels: Sequence[int], counts: Sequence[int]) -> pa.RecordBatch:
+        """Records that came on some channels, so many on each, with the numbers of their paths here."""
         if not self._firsts:
             return batch
-        first, width = self._firsts[channel], self._widths[channel]
         carried = columns.numbers(batch, PATH) if PATH in batch.schema.names else None
-        if carried is not None and len(carried) and not 0 <= carried.min() <= carried.max() < width:
-            raise OrderBroken(
-                f"task {self._task.name}, channel {channel}",
-                f"a record of path {int(carried.max())} came, and {width} lead through its producer",
-            )
+        if carried is not None:
+            widths = np.repeat([self._widths[channel] for channel in channels], counts)
+            wrong = np.flatnonzero((carried < 0) | (carried >= widths))
+            if len(wrong):
+                raise OrderBroken(
+                    f"task {self._task.name}",
+                    f"a record of path {carried[wrong[0]]} came, and {widths[wrong[0]]} lead through its producer",
+                )
         if not self.with_path:
             return batch.drop_columns([PATH]) if carried is not None else batch
-        paths = np.full(batch.num_rows, first, np.int64) if carried is None else carried + first
-        return columns.with_numbers(batch, PATH, paths)
+        paths = np.repeat(np.array([self._firsts[channel] for channel in channels], np.int64), counts)
+        return columns.with_numbers(batch, PATH, paths if carried is None else paths + carried)
 
     # --------------------------------------------------------------- progress
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -116,7 +115,7 @@ class Task:
 
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
         """Frames of the inbox, in their order."""
-        run: list[pa.RecordBatch] = []
+        run: list[Frame] = []
         rows, is_beating = 0, False
         for entry in entries:
             frame = self._new_part(frames.decode(entry.frame), entry.next)
@@ -129,17 +128,14 @@ class Task:
                     self._order.hear(frame.channel, frame.progress)
                 continue
             if frame.kind == Kind.DATA and frame.batch is not None:
-                if self._order is not None:
-                    frame = replace(frame, batch=self._order.arrived(frame.channel, frame.batch))
-                assert frame.batch is not None
-                if run and run[0].schema != frame.batch.schema:
-                    self._run_head(run)
+                if run and run[0].batch.schema != frame.batch.schema:  # type: ignore[union-attr]
+                    self._run_frames(run)
                     run, rows = [], 0
-                run.append(frame.batch)
+                run.append(frame)
                 rows += frame.count
                 if rows < MOST_RECORDS:
                     continue
-            self._run_head(run)
+            self._run_frames(run)
             run, rows = [], 0
             if frame.kind == Kind.END:
                 self.ended.add(frame.channel)
@@ -148,7 +144,7 @@ class Task:
             elif frame.message is not None and "change" in frame.message:
                 self.changed, self.changed_at = frame.message["change"], entry.next
                 self._operators[frame.message["stage"]].change(frame.message)
-        self._run_head(run)
+        self._run_frames(run)
         if is_beating:
             self._beat()
         self.dirty = self.dirty or bool(entries)
@@ -162,7 +158,7 @@ class Task:
         is_beating = self._merging.take(queue, entries)
         released = self._merging.release()
         if released is not None:
-            self._run_head([released])
+            self._run_head(released)
         self._order.own = self._merging.frontier
         if is_beating:
             self._beat()
@@ -189,7 +185,7 @@ class Task:
         self.fed = feed.position
         self.dirty = True
         if feed.batch is not None:
-            self._run_head([feed.batch])
+            self._run_head(feed.batch)
         if feed.ended:
             self.source_ended = True
             if not self.finished:
@@ -238,12 +234,15 @@ class Task:
 
     # --------------------------------------------------------------------- run
 
-    def _run_head(self, batches: list[pa.RecordBatch]) -> None:
-        if not batches:
-            return
-        batch = batches[0]
-        if len(batches) > 1:
-            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    def _run_frames(self, run: list[Frame]) -> None:
+        batches = [frame.batch for frame in run if frame.batch is not None]
+        if batches:
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            if self._order is not None:
+                batch = self._order.arrived(batch, [f.channel for f in run], [b.num_rows for b in batches])
+            self._run_head(batch)
+
+    def _run_head(self, batch: pa.RecordBatch) -> None:
         head = self._graph.node(self.plan.vertex.name)
         if self._order is not None and head.source is not None:
             batch = self._order.begin(batch, self.records_in)

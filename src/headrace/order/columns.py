@@ -113,27 +113,37 @@ class Children:
     shift: int
     width: int
     stage: str
-    _before: tuple[tuple[int, ...], int] | None = None
-    """What the last row of the batch before carries, and which child it is."""
+    _last: tuple[pa.RecordBatch, int] | None = None
+    """The batch before, and which child its last row is."""
 
     def numbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows next to each other that carry the same are children of one record: in their order, 0, 1, 2, …"""
         count = batch.num_rows
         if not count:
             return batch
-        carried = [numbers(batch, name) for name in (*self.keys.names, PATH) if name in batch.schema.names]
-        same = np.ones(count, np.bool_)
-        for values in carried:
-            same[1:] &= values[1:] == values[:-1]
-        first = tuple(int(values[0]) for values in carried)
-        goes_on = self._before is not None and self._before[0] == first
+        sequence = numbers(batch, SEQUENCE)
+        same = np.empty(count, np.bool_)
         same[0] = False
+        np.equal(sequence[1:], sequence[:-1], out=same[1:])
+        before = self._last
+        if before is None and not same.any():
+            self._last = batch, 0
+            return batch
+        for name in (*self.keys.names, PATH) if same.any() else ():
+            if name != SEQUENCE and name in batch.schema.names:
+                values = numbers(batch, name)
+                same[1:] &= values[1:] == values[:-1]
         starts = np.flatnonzero(~same)
         ordinal = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
-        if goes_on and self._before is not None:
-            family = count if len(starts) == 1 else int(starts[1])
-            ordinal[:family] += self._before[1] + 1
-        self._before = tuple(int(values[-1]) for values in carried), int(ordinal[-1])
+        if before is not None and self._carried(before[0], -1) == self._carried(batch, 0):
+            ordinal[: count if len(starts) == 1 else int(starts[1])] += before[1] + 1
+        self._last = batch, int(ordinal[-1])
+        return self._with_ordinals(batch, ordinal)
+
+    def _carried(self, batch: pa.RecordBatch, row: int) -> list[int]:
+        return [int(numbers(batch, name)[row]) for name in (*self.keys.names, PATH) if name in batch.schema.names]
+
+    def _with_ordinals(self, batch: pa.RecordBatch, ordinal: Ints) -> pa.RecordBatch:
         most = int(ordinal.max())
         if most >> self.width:
             raise FlowError(

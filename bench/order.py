@@ -1,0 +1,372 @@
+"""Output in the order of the source: the merge of data paths beside a window sort, on the pipeline of Conflux.
+
+Numbers, a filter of the multiples of 7 (15 tasks), a map (15), a map (2), one sink: 30 data paths. The same stages, the
+same Spark, the same queues; what differs is how the sink gets its order: `last.ordered()`, or a stage with one task
+that sorts tumbling windows of 1000 numbers when a watermark has passed them (`bench/support/order_flows.py` tells how).
+Every run fails unless just the right records came out, each once, in order.
+
+Time stamps of a record: creation (at the source; with a steady rate when it was due), process (in the last map), emit
+(in the sink).
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from bench.harness import Bench, Chart, Target
+from bench.support import order_flows
+from bench.support.order_flows import LAST, MARK_S, PASSES, WINDOW, Draw, Ints, column, made, merged, path_of
+from headrace.flow.host import BATCH_RECORDS
+from headrace.flow.job import Job
+from headrace.flow.worker import Pace
+from headrace.order.by_sequence import BySequence
+from headrace.order.columns import PART, SEQUENCE, Keys
+from headrace.queues.log import LogQueues
+from headrace.spark.live import SparkLauncher
+from headrace.spark.session import local_session
+
+RECORDS_A_SECOND: Final = "records/s"
+MILLISECONDS: Final = "ms"
+OURS: Final = "Headrace"
+THEIRS: Final = "window sort"
+SYSTEMS: Final[dict[str, Draw]] = {OURS: merged, THEIRS: order_flows.window_sorted}
+WIDTH: Final = 15
+PATHS: Final = WIDTH * LAST
+STEADY: Final = 50_000
+"""Records a second that both can sustain; the latency of the ratio is the one at this rate."""
+SLOW: Final = 1_000
+"""Records a second at which paths are empty most of the time, and heartbeats matter."""
+MADE: Final = 1
+PROCESS: Final = 2
+EMIT: Final = 3
+CDF: Final = Chart("Latency, full speed", "ms", "share of records", log_x=True)
+STEADY_CDF: Final = Chart(f"Latency, {STEADY:,} records/s", "ms", "share of records", log_x=True)
+OVER_TIME: Final = Chart("Throughput over time, full speed", "s", RECORDS_A_SECOND)
+BY_RATE: Final = Chart("Mean latency by rate", RECORDS_A_SECOND, "ms", log_x=True, log_y=True)
+BY_PATHS: Final = Chart("Throughput by data paths", "paths", RECORDS_A_SECOND, log_x=True)
+BY_BATCH: Final = Chart("Throughput by batch size", "records the source is asked for", RECORDS_A_SECOND, log_x=True)
+BY_BEAT: Final = Chart(f"Latency by heartbeat, {SLOW:,} records/s", "heartbeat every ms", "ms", log_x=True, log_y=True)
+_WARM_US: Final = 1_500_000
+_HELD_MS: Final = 1_000.0
+_ROUNDS: Final = 2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a run does; the steps of its progress bar follow from it."""
+
+    records: int
+    rounds: int
+    """How often both are run at full speed, in turn; the fastest run of each counts."""
+    rates: Sequence[int]
+    steady_s: float
+    widths: Sequence[int]
+    batches: Sequence[int]
+    beats_ms: Sequence[int]
+    swept: int
+    """Records of a point of a sweep at full speed."""
+    kernel: int
+
+    @property
+    def steps(self) -> int:
+        flows = len(SYSTEMS) * (1 + self.rounds + len(self.rates) + len(self.widths) + len(self.batches))
+        return flows + len(self.beats_ms) + 1 + 2 * _ROUNDS
+
+
+QUICK: Final = Sizes(400_000, 2, (SLOW, STEADY), 4.0, (1, 4, 32), (), (10, 100), 150_000, 300_000)
+FULL: Final = Sizes(
+    10_000_000, 1, (SLOW, 10_000, STEADY, 100_000), 7.0, (1, 2, 4, 8, 16, 32), (1_024, 4_096, 16_384, 65_536),
+    (10, 30, 100, 1_000), 400_000, 2_000_000,
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that a sink got, in its order: a row for each record, with `n` and its three time stamps."""
+
+    records: int
+    """How many the source gave."""
+    rows: Ints
+
+    @property
+    def rate(self) -> float:
+        """Records in a second, from the first one made to the last one emitted."""
+        return self.records / (int(self.rows[-1, EMIT] - self.rows[0, MADE]) / 1e6)
+
+    def ms(self, since: int = MADE, until: int = EMIT) -> npt.NDArray[np.float64]:
+        return (self.rows[:, until] - self.rows[:, since]) / 1000
+
+    @property
+    def mean_ms(self) -> float:
+        return float(self.ms().mean())
+
+    @property
+    def warm_us(self) -> int:
+        return int(self.rows[0, EMIT]) + _WARM_US
+
+    @property
+    def warm(self) -> Run:
+        """Without what waited while the workers started, and a while after."""
+        rows = self.rows[self.rows[:, MADE] > self.warm_us]
+        if not len(rows):
+            raise RuntimeError("the workers took so long to start that nothing was measured; run it again")
+        return Run(len(rows), rows)
+
+
+def checked(what: str, rows: Ints, records: int) -> Run:
+    """Raises RuntimeError unless these are all records but the multiples of 7, each once, in their order."""
+    numbers = np.arange(records)
+    expected = numbers[numbers % 7 != 0]
+    if not np.array_equal(rows[:, 0], expected):
+        falls = int((np.diff(rows[:, 0]) <= 0).sum())
+        raise RuntimeError(f"{what}: {len(rows):,} of {len(expected):,} records came, and {falls:,} out of order")
+    return Run(records, rows)
+
+
+class Place:
+    """Where flows run: one session for all of them."""
+
+    def __init__(self, bench: Bench, spark: Any):
+        self.bench, self._spark = bench, spark
+
+    def run(
+        self, system: str, records: int, rate: float | None = None, *, width: int = WIDTH, batch: int = BATCH_RECORDS,
+        beat_s: float | None = None,
+    ) -> Run:  # fmt: skip
+        """A step of the bench."""
+        options = [
+            *([f"{width * LAST} paths"] if width != WIDTH else []),
+            *([f"batches of {batch:,}"] if batch != BATCH_RECORDS else []),
+            *([f"{rate:,.0f} a second"] if rate is not None else []),
+            *([f"heartbeat {beat_s * 1000:.0f} ms"] if beat_s is not None else []),
+        ]
+        what = ", ".join([system, f"{records:,} records", *options])
+        with self.bench.step(what), tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "rows"
+            flow = SYSTEMS[system](file, records, rate, width)
+            if beat_s is None:
+                job = flow.start(self._spark, folder, workers=2, batch_records=batch)
+            else:
+                # As `start` does it, which has no argument for this.
+                queues, launcher = LogQueues(Path(folder) / "queues"), SparkLauncher(self._spark, flow.name)
+                job = Job(flow.graph(), launcher, queues, f"{folder}/state", 2, Pace(beat_s=beat_s))
+            job.wait()
+            run = checked(what, np.fromfile(file, np.int64).reshape(-1, 4), records)
+        self.bench.timed(what, records / run.rate)
+        return run
+
+
+# --------------------------------------------------------------------- measures
+
+
+def full_speed(place: Place, sizes: Sizes) -> None:
+    """As fast as it goes; what latency is then, is how much the queues hold."""
+    bench, runs = place.bench, [(name, place.run(name, sizes.records)) for _ in range(sizes.rounds) for name in SYSTEMS]
+    found = {system: max((run for name, run in runs if name == system), key=lambda run: run.rate) for system in SYSTEMS}
+    for name, run in runs:
+        bench.say(f"{name}: {run.rate:,.0f} records/s")
+    for system, run in found.items():
+        bench.figure(system, "full speed", run.rate, RECORDS_A_SECOND)
+        tell_latency(bench, system, "full speed", run)
+        bench.curve(CDF, system, shares(run))
+        bench.curve(OVER_TIME, system, over_time(run, 0.3 if bench.quick else 3.0))
+    bench.ratio("throughput_over_window_sort", found[OURS].rate / found[THEIRS].rate)
+
+
+def steady(place: Place, sizes: Sizes) -> Run:
+    """At steady rates; gives our run at the one that the ratio is of."""
+    bench, kept = place.bench, {}
+    means: dict[str, dict[int, float]] = {system: {} for system in SYSTEMS}
+    for rate in sizes.rates:
+        for system in SYSTEMS:
+            run = place.run(system, int(rate * sizes.steady_s), rate)
+            if run.ms()[-1] > _HELD_MS:
+                bench.note(f"{system} fell behind at {rate:,} records/s: its latencies there are those of a backlog")
+            means[system][rate] = run.warm.mean_ms
+            if rate == STEADY:
+                tell_latency(bench, system, f"{rate:,} records/s", run.warm)
+                bench.curve(STEADY_CDF, system, shares(run.warm))
+                kept[system] = run
+    for system in SYSTEMS:
+        bench.curve(BY_RATE, system, list(means[system].items()))
+        bench.figure(system, f"{SLOW:,} records/s, mean", means[system][SLOW], MILLISECONDS)
+    bench.ratio("latency_over_window_sort", means[OURS][STEADY] / means[THEIRS][STEADY])
+    return kept[OURS]
+
+
+def tell_latency(bench: Bench, system: str, when: str, run: Run) -> None:
+    bench.figure(system, f"{when}, mean", run.mean_ms, MILLISECONDS)
+    bench.figure(system, f"{when}, p99", float(np.percentile(run.ms(), 99)), MILLISECONDS)
+    bench.figure(system, f"{when}, creation to process, mean", float(run.ms(MADE, PROCESS).mean()), MILLISECONDS)
+    bench.figure(system, f"{when}, process to emit, mean", float(run.ms(PROCESS, EMIT).mean()), MILLISECONDS)
+
+
+def shares(run: Run) -> list[tuple[float, float]]:
+    percents = np.arange(0.5, 100, 0.5)
+    return [(max(ms, 0.01), share / 100) for ms, share in zip(np.percentile(run.ms(), percents), percents, strict=True)]
+
+
+def over_time(run: Run, window_s: float) -> list[tuple[float, float]]:
+    """Records emitted in a second, over the window that ends at each time."""
+    emitted = (run.rows[:, EMIT] - run.rows[0, MADE]) / 1e6
+    ends = np.arange(window_s, emitted[-1], window_s / 6)
+    counts = np.searchsorted(emitted, ends, "right") - np.searchsorted(emitted, ends - window_s, "right")
+    return list(zip(ends.tolist(), (counts / window_s).tolist(), strict=True))
+
+
+def sweeps(place: Place, sizes: Sizes) -> None:
+    """What throughput depends on, and what latency does where there are few records."""
+    bench, swept = place.bench, sizes.swept
+    paths: dict[str, list[tuple[float, float]]] = {system: [] for system in SYSTEMS}
+    batches: dict[str, list[tuple[float, float]]] = {system: [] for system in SYSTEMS}
+    for system in SYSTEMS:
+        for width in sizes.widths:
+            paths[system].append((width * LAST, place.run(system, swept, width=width).rate))
+        for batch in sizes.batches:
+            batches[system].append((batch, place.run(system, swept, batch=batch).rate))
+        bench.curve(BY_PATHS, system, paths[system])
+        if batches[system]:
+            bench.curve(BY_BATCH, system, batches[system])
+    means, worst = [], []
+    for beat in sizes.beats_ms:
+        ms = place.run(OURS, int(SLOW * sizes.steady_s), SLOW, beat_s=beat / 1000).warm.ms()
+        means.append((beat, float(ms.mean())))
+        worst.append((beat, float(np.percentile(ms, 99))))
+    bench.curve(BY_BEAT, f"{OURS}, mean", means)
+    bench.curve(BY_BEAT, "p99", worst)
+
+
+# ----------------------------------------------------------------------- merger
+
+
+def merger_waits(run: Run) -> npt.NDArray[np.float64]:
+    """Milliseconds that records are in the merge: what a flow gave it, given to it again, by the clock of the flow.
+
+    A batch comes when the last map was through with it; from there on the clock goes on by what push and release take.
+    There are no heartbeats in it: only records tell how far a path has come.
+    """
+    frames = frames_of(run)
+    merge, clock_us, waits = BySequence([str(path) for path in range(PATHS)], Keys(has_parts=True)), 0.0, []
+    for path, frame in [*frames, *((path, None) for path in range(PATHS))]:
+        if frame is not None:
+            clock_us = max(clock_us, column(frame, "process_us")[0])
+        began = time.perf_counter()
+        if frame is None:
+            merge.end(path)
+        else:
+            merge.push(path, frame)
+        released = merge.release()
+        clock_us += (time.perf_counter() - began) * 1e6
+        if released is not None:
+            is_warm = column(released, "made_us") > run.warm_us
+            waits.append(clock_us - column(released, "process_us")[is_warm])
+    return np.concatenate(waits) / 1000
+
+
+def frames_of(run: Run) -> list[tuple[int, pa.RecordBatch]]:
+    """The path and the records of each frame that the last maps sent, in the order of their time stamps."""
+    paths = path_of(run.rows[:, 0], WIDTH)
+    order = np.lexsort((run.rows[:, 0], paths, run.rows[:, PROCESS]))
+    rows, paths = run.rows[order], paths[order]
+    values = {"n": rows[:, 0], "made_us": rows[:, MADE], "process_us": rows[:, PROCESS], SEQUENCE: rows[:, 0]}
+    whole = pa.record_batch({name: pa.array(each) for name, each in {**values, PART: np.zeros(len(rows), int)}.items()})
+    steps = (np.diff(paths) != 0) | (np.diff(rows[:, PROCESS]) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(steps) + 1, [len(rows)]])
+    return [
+        (int(paths[start]), whole.slice(start, stop - start))
+        for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+    ]
+
+
+def kernels(bench: Bench, records: int) -> None:
+    """The merge alone: 30 inputs, in frames as long as those of the flow, beside the heap of the standard library."""
+    numbers = column(made(0, records), "n")
+    numbers = numbers[numbers % 7 != 0]
+    # Of one time stamp is what came of one batch of the source.
+    rows = np.stack([numbers, *[numbers // BATCH_RECORDS] * 3], axis=1)
+    frames = frames_of(Run(records, rows))
+    paths = path_of(numbers, WIDTH)
+    lists = [[tuple(row) for row in rows[paths == path].tolist()] for path in range(PATHS)]
+    best = bench.race("merge of 30 inputs", _ROUNDS, {
+        "columnar": lambda: merge_all(frames),
+        "heapq.merge": lambda: deque(heapq.merge(*lists), maxlen=0),
+    })  # fmt: skip
+    for name, system in (("columnar", OURS), ("heapq.merge", "heapq.merge")):
+        bench.figure(system, "merge alone", len(numbers) / best[name], RECORDS_A_SECOND)
+
+
+def merge_all(frames: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+    """As a task does it: after each frame all leaves that can."""
+    merge, left = BySequence([str(path) for path in range(PATHS)], Keys(has_parts=True)), 0
+    for path, frame in frames:
+        merge.push(path, frame)
+        released = merge.release()
+        left += 0 if released is None else released.num_rows
+    for path in range(PATHS):
+        merge.end(path)
+    released = merge.release()
+    left += 0 if released is None else released.num_rows
+    if left != sum(frame.num_rows for _, frame in frames):
+        raise RuntimeError(f"the merge lost records: {left:,} left it")
+
+
+def main() -> None:
+    bench = Bench(
+        "order",
+        "Output in source order",
+        targets=[
+            Target("throughput_over_window_sort", at_least=3.0),
+            Target("latency_over_window_sort", at_most=0.3),
+            Target("merger_mean_ms", at_most=10.0),
+        ],
+    )
+    sizes = QUICK if bench.quick else FULL
+    bench.set(
+        records=sizes.records, paths=PATHS, workers=2, passes_of_sine=PASSES, window=WINDOW, watermark_s=MARK_S,
+        heartbeat_s=Pace().beat_s, batch_records=BATCH_RECORDS, steady_rate=STEADY,
+    )  # fmt: skip
+    # The workers know no package bench.
+    cloudpickle.register_pickle_by_value(order_flows)  # type: ignore[no-untyped-call]
+    with bench.running(steps=sizes.steps):
+        spark = local_session(cores=2)
+        place = Place(bench, spark)
+        for system in SYSTEMS:
+            place.run(system, 50_000)
+        full_speed(place, sizes)
+        ours = steady(place, sizes)
+        sweeps(place, sizes)
+        spark.stop()
+        with bench.step("the merge by the clock of the flow"):
+            waits = merger_waits(ours)
+        bench.figure(OURS, f"{STEADY:,} records/s, in the merge, mean", float(waits.mean()), MILLISECONDS)
+        bench.figure(OURS, f"{STEADY:,} records/s, in the merge, p99", float(np.percentile(waits, 99)), MILLISECONDS)
+        bench.ratio("merger_mean_ms", float(waits.mean()))
+        kernels(bench, sizes.kernel)
+    bench.note(
+        "Not observable: when a record reaches the sink's queue and when the merge gets it (SinkTs, ConsumeTs of the "
+        "paper). Process to emit is an upper bound of the merge in the flow; merger_mean_ms gives the same frames to "
+        "the merge again, by the time stamps of the last map."
+    )
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
