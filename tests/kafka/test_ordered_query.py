@@ -315,6 +315,7 @@ def test_queries_and_mergers_that_end_in_the_middle(spark: SparkSession, kafka_b
     assert answers(kafka_broker, to) == EXPECTED
 
 
+@pytest.mark.chaos
 def test_a_second_merger_shuts_the_first_one_out(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
     source, to = filled_topic(kafka_broker, 100), new_topic(kafka_broker, 1)
     rows = stream(spark, kafka_broker, source, 100).select("value", "headers", "offset")

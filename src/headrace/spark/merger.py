@@ -90,7 +90,7 @@ class Merger:
         last, own = NEVER, {"group.id": self._paths.topic, "isolation.level": "read_committed"}
         if isinstance(self._to, str):
             reader = Client(self._paths, "Consumer", {**own, "enable.partition.eof": True})
-            reader.it.assign([confluent().TopicPartition(self._to, 0, confluent().OFFSETBEGINNING)])
+            reader.it.assign([confluent().TopicPartition(self._to, 0, confluent().OFFSET_BEGINNING)])
             while (message := reader.it.poll(TIMEOUT_S)) is not None and message.error() is None:
                 last = max(last, int(dict(message.headers() or ()).get(WRITTEN, NEVER)))
             if message is None or message.error().name() != "_PARTITION_EOF":
