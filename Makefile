@@ -23,7 +23,7 @@ test: java check ## all checks and all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
 chaos: java $(STAMP) ## make chaos [SEED=1] [RUNS=200]: random streams and flows, crashes at every point; takes about two hours
-	@SEED="$(SEED)" RUNS="$(RUNS)" $(BIN)/python -m pytest -m chaos tests/chaos tests/kafka $(ARGS)
+	@SEED="$(SEED)" RUNS="$(RUNS)" $(BIN)/python -m pytest -m chaos tests/chaos tests/kafka tests/spark $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and the import arrows
 	@$(BIN)/ruff check .

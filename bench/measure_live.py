@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -264,6 +265,7 @@ class Race:
             with running:
                 if history and not self.place.wait_for_answers(topics[1], int(history * 0.98)):
                     self.bench.note(f"{system}: gave up on {what}, it did not get through {history:,} events")
+                os.sync()  # what was loaded is not written to disk while latencies are measured
                 found = measured(self.place.servers, *topics, rate, seconds)
         for name, percentile in (("p50", 50), ("p99", 99), ("p99.9", 99.9)):
             self.bench.figure(system, f"{what}, {name}", found.ms(percentile), MILLISECONDS)

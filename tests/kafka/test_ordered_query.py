@@ -282,6 +282,7 @@ def end_of(consumer: Consumer, topic: str) -> int:
     return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1])
 
 
+@pytest.mark.chaos
 def test_queries_and_mergers_that_end_in_the_middle(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
     source, to = filled_topic(kafka_broker, RECORDS), new_topic(kafka_broker, 1)
     rows = parallel(stream(spark, kafka_broker, source, 4000), flag=tmp_path / "failed")

@@ -125,7 +125,8 @@ def test_spark_connect_gives_the_same_rows(part: str, measured_part: pa.Table) -
 
 
 def test_delayed_tumbling_infinite_and_count_windows_equal_duckdb(
-    spark: SparkSession, path: str, table: pa.Table
+    spark: SparkSession, part: str, table: pa.Table
 ) -> None:
-    answered = run(spark, OTHER_WINDOWS, path, partitions=3)
-    assert_same_answers(answered, by_id(duckdb_table(OTHER_WINDOWS, table, time="ts")))
+    answered = run(spark, OTHER_WINDOWS, part, partitions=3)
+    some = table.slice(0, PAYMENTS // 5)
+    assert_same_answers(answered, by_id(duckdb_table(OTHER_WINDOWS, some, time="ts")))

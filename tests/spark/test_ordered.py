@@ -20,6 +20,7 @@ def test_killed_workers_do_not_disturb_the_order(spark: SparkSession, tmp_path: 
     assert_conflux(tmp_path / "out", records)
 
 
+@pytest.mark.chaos
 def test_what_was_stopped_goes_on_in_order(spark: SparkSession, tmp_path: Path) -> None:
     records = 400_000
     for drain in (True, False):
