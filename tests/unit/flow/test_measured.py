@@ -11,6 +11,8 @@ import pytest
 from headrace.errors import BindError, DefinitionError, FlowError, StateMismatch
 from headrace.flow.builder import Flow
 from headrace.flow.files import FilesInMemory
+from headrace.flow.measured import measured_stages
+from headrace.flow.operators import Shape
 from headrace.flow.plan import make_plan
 from headrace.flow.sequential import run_sequentially
 from headrace.flow.sinks import callback
@@ -151,3 +153,17 @@ def test_other_metrics_do_not_go_on_from_this_state() -> None:
     other = _changed(lambda metrics: Metrics(BY_CARD.replace("10 seconds", "1 hour"), time="ts"))
     with pytest.raises(StateMismatch, match="stage score has n = "):
         _again(task, files, contents, other)
+
+
+def test_only_columns_that_metrics_read_enter_the_state() -> None:
+    """An event of 103 fields takes as much as one of 4."""
+    metrics = Metrics(BY_CARD, time="ts").definition
+    wide = pa.schema([*SCHEMA, *((f"field_{n}", pa.string()) for n in range(99))])
+    sizes = []
+    for schema in (SCHEMA, wide):
+        (stage,) = measured_stages("score", metrics, schema, 1 << 26, ())
+        operator = stage.open(Shape("score", {"": stage.given}))
+        more = [pa.array([f"some text of its own {n}" for n in range(500)])] * (len(schema) - len(SCHEMA))
+        operator.apply(pa.RecordBatch.from_arrays([*_events(0, 500).columns, *more], schema=schema))
+        sizes.append(len(operator.content()))
+    assert sizes[0] == sizes[1]
