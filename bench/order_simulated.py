@@ -25,7 +25,7 @@ import pyarrow as pa
 
 import headrace as hr
 from bench.harness import Bench, Chart
-from bench.support.order_flows import Ints, Marks, WindowSort, column
+from bench.support.order_flows import Ints, Marks, WindowSort, column, due, to_first, to_last
 from headrace.model.frames import Kind
 from headrace.simulate import process
 from headrace.simulate.world import Setup, World
@@ -50,10 +50,6 @@ class Clock:
     def now_s(cls) -> float:
         assert cls.world is not None
         return cls.world.now
-
-
-def due(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.append_column("made_us", batch.column("ts").cast(pa.int64())).drop_columns(["ts"])
 
 
 def without_sevens(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -84,18 +80,6 @@ class VirtualMarks(Marks):
 
     def now_s(self) -> float:
         return Clock.now_s()
-
-
-def to_last(batch: pa.RecordBatch, tasks: int, width: int) -> Ints:
-    stamps = column(batch, "made_us")
-    chosen: Ints = np.where(stamps < 0, (-1 - stamps) % tasks, column(batch, "n") // width % tasks)
-    return chosen
-
-
-def to_first(batch: pa.RecordBatch, tasks: int, last: int) -> Ints:
-    stamps = column(batch, "made_us")
-    chosen: Ints = np.where(stamps < 0, (-1 - stamps) // last, column(batch, "n") % tasks)
-    return chosen
 
 
 def merged(records: int, width: int, last: int) -> hr.Flow:

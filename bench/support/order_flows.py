@@ -175,10 +175,10 @@ class WindowSort(hr.Stage):
         self._held = list(pa.ipc.open_stream(state["held"])) if state["held"] else []
 
 
-def to_first(batch: pa.RecordBatch, tasks: int) -> Ints:
+def to_first(batch: pa.RecordBatch, tasks: int, last: int = LAST) -> Ints:
     """Records in turn, marks along their paths."""
     stamps = column(batch, "made_us")
-    chosen: Ints = np.where(stamps < 0, (-1 - stamps) // LAST, column(batch, "n") % tasks)
+    chosen: Ints = np.where(stamps < 0, (-1 - stamps) // last, column(batch, "n") % tasks)
     return chosen
 
 

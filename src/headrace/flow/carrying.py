@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import FlowError, OrderBroken
+from headrace.errors import FlowError, OrderBroken, QueueDamaged
 from headrace.flow.operators import Operator, Outputs, Wrapped
 from headrace.flow.ordered import source_numbers
 from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.model import frames
 from headrace.model.frames import NO_PROGRESS
 from headrace.order import columns
+from headrace.order.by_sequence import ALWAYS
 from headrace.order.columns import PATH, Children
 
 
@@ -36,6 +37,7 @@ class Carrying:
         self.newest = NO_PROGRESS
         """Of a source that is ordered by a column: the last value of it."""
         self.told: dict[int, int] = {}
+        self._source = dict(source_numbers(plan.graph, self.nodes)).get(task.vertex.name, 0) + task.index
         self.carries = [edge for edge in plan.edges_from(task.vertex) if self.is_carried_on(edge)]
 
     def is_carried_on(self, edge: Edge) -> bool:
@@ -51,13 +53,10 @@ class Carrying:
             values[columns.TICK] = values[columns.SEQUENCE]
         if self._plan.carried.by is not None:
             values[columns.TICK] = self._ticks(batch.column(self._plan.carried.by))
-            numbers = dict(source_numbers(self._plan.graph, self.nodes))
-            values[columns.SOURCE] = np.full(count, numbers[self._task.vertex.name] + self._task.index)
+            values[columns.SOURCE] = np.full(count, self._source)
         if self.keys.has_parts:
             values[columns.PART] = np.zeros(count, np.int64)
-        if self.with_path:
-            values[PATH] = np.zeros(count, np.int64)
-        fields = self.keys.fields(self.with_path)
+        fields = self.keys.fields(with_path=False)
         hidden = pa.record_batch([pa.array(values[field.name]) for field in fields], schema=pa.schema(fields))
         if count:
             # More records may come of the last tick.
@@ -88,8 +87,8 @@ class Carrying:
             widths = np.repeat([self._widths[channel] for channel in channels], counts)
             wrong = np.flatnonzero((carried < 0) | (carried >= widths))
             if len(wrong):
-                raise OrderBroken(
-                    f"task {self._task.name}",
+                raise QueueDamaged(
+                    str(self._task.inbox),
                     f"a record of path {carried[wrong[0]]} came, and {widths[wrong[0]]} lead through its producer",
                 )
         if not self.with_path:
@@ -104,7 +103,7 @@ class Carrying:
             self.heard[channel] = max(self.heard[channel], progress)
 
     def end(self, channel: int) -> None:
-        self.hear(channel, (1 << 63) - 1)
+        self.hear(channel, ALWAYS)
 
     def beats(self, sent: Mapping[int, int]) -> Iterator[tuple[tuple[int, int], bytes]]:
         """What is new of its progress: the edge and the consumer to say it to, and the frame."""

@@ -41,7 +41,7 @@ class Input:
     ordering: Ordering | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Node:
     """A source, a stage or a sink."""
 
@@ -63,7 +63,7 @@ class Node:
         return self.schema if output == MAIN else self.sides[output]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Graph:
     """A flow that will not change any more. Nodes are in the order in which they were drawn."""
 

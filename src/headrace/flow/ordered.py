@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import pyarrow as pa
 
@@ -36,7 +35,6 @@ class Carried:
         return dict(self.shifts).get(node)
 
 
-@lru_cache(maxsize=64)
 def carried(graph: Graph) -> Carried:
     """Raises FlowError that names the stage, the reason and the fix."""
     asked = [(node, arrow.node, arrow.ordering) for node in graph.nodes for arrow in node.inputs if arrow.ordering]

@@ -13,12 +13,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
+from headrace.errors import FlowError
 from headrace.flow.graph import Graph, Input, Node, Ordering
 from headrace.flow.ordered import Carried, carried
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import Forward, Place, Route
 from headrace.order.paths import Hop, TaskPaths
+
+_MOST_PATHS: Final = 50_000
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,7 @@ def make_plan(graph: Graph) -> Plan:
             if arrow.ordering is not None:
                 known = _paths(vertices, edges)
                 widths = tuple(known[f"{heads[arrow.node]}.{index}"].count for index in range(producer.parallelism))
+                _check_paths(node, sum(widths))
             edge = Edge(
                 len(edges),
                 arrow.node,
@@ -273,6 +278,14 @@ def make_plan(graph: Graph) -> Plan:
             edges.append(edge)
             channels += edge.producers * edge.consumers
     return Plan(graph, vertices, tuple(edges))
+
+
+def _check_paths(node: Node, count: int) -> None:
+    if count > _MOST_PATHS:
+        raise FlowError(
+            f"{node.kind} {node.name}: {count:,} data paths lead to it, and {_MOST_PATHS:,} are the most; let fewer "
+            f"stages share out anew (route=hr.forward(), hr.rescale()), or let one with one task read .ordered() before"
+        )
 
 
 def _paths(vertices: Sequence[Vertex], edges: Sequence[Edge]) -> dict[str, TaskPaths]:

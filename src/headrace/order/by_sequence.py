@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import OrderBroken
+from headrace.errors import OrderBroken, QueueDamaged
 from headrace.order.columns import PATH, Keys, numbers, with_numbers
 
 Ints = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ class BySequence:
         else:
             paths = numbers(batch, PATH) + first
             if not first <= int(paths.min()) <= int(paths.max()) < end:
-                raise OrderBroken(
+                raise QueueDamaged(
                     self._names[at], f"a record of path {int(paths.max()) - first} came, and there are {end - first}"
                 )
             order = np.argsort(paths.astype(np.uint16) if end < 1 << 16 else paths, kind="stable")
