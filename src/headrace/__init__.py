@@ -12,6 +12,9 @@ from headrace.errors import (
     MetricOverflow,
     OrderBroken,
     ParseError,
+    PlanError,
+    ProgramError,
+    ProgramInconsistent,
     QueryError,
     QueueDamaged,
     QueueError,
@@ -33,6 +36,9 @@ from headrace.flow.sources import generate, parquet_files, rate
 from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 from headrace.spark.ordered_query import order_query
+from headrace.spark.synchronized import synchronize
+from headrace.synchronize.check import check
+from headrace.synchronize.program import Program, fork, join
 
 __version__ = "0.1.0"
 
@@ -50,6 +56,10 @@ __all__ = [
     "Metrics",
     "OrderBroken",
     "ParseError",
+    "PlanError",
+    "Program",
+    "ProgramError",
+    "ProgramInconsistent",
     "QueryError",
     "QueueDamaged",
     "QueueError",
@@ -63,11 +73,14 @@ __all__ = [
     "StateMismatch",
     "broadcast",
     "callback",
+    "check",
     "custom",
+    "fork",
     "forward",
     "from_arrow",
     "from_json",
     "generate",
+    "join",
     "kafka",
     "kafka_queues",
     "key",
@@ -80,6 +93,7 @@ __all__ = [
     "rescale",
     "shuffle",
     "side",
+    "synchronize",
     "to_arrow",
     "to_json",
 ]

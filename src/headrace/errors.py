@@ -18,6 +18,9 @@ HeadraceError
 │   ├── QueueUnreachable    a broker does not answer: which, what was tried, for how long
 │   ├── OrderBroken         records of a data path are out of order
 │   └── FrameDamaged        bytes that are not a frame
+├── ProgramError            a program to be run in parallel is not as it should be, or its events are not
+│   ├── PlanError           a plan of its workers is not valid: which workers, which tags
+│   └── ProgramInconsistent in parallel it would not give what it gives sequentially: which rule, a short story
 ├── RequestRefused          a request to the front end: with the status of HTTP that says so
 └── EnvironmentProblem      Java, Python or Spark on this machine cannot run it
 
@@ -192,6 +195,27 @@ class FrameDamaged(QueueError):
     def __init__(self, problem: str):
         self.problem = problem
         super().__init__(f"a frame is damaged: {problem}")
+
+
+class ProgramError(HeadraceError):
+    """A program that cannot be run in parallel as it is written, or events that do not fit it."""
+
+    def __init__(self, program: str, problem: str):
+        self.program, self.problem = program, problem
+        super().__init__(f"program {program}: {problem}")
+
+
+class PlanError(ProgramError):
+    """A plan whose workers would not give the results of the sequential program."""
+
+
+class ProgramInconsistent(ProgramError):
+    """A program that breaks a rule of `check`. `story` is a counterexample of so many `events`, `hint` what to do."""
+
+    def __init__(self, program: str, rule: str, broken: str, story: str, hint: str, events: int, seed: int):
+        self.rule, self.story, self.hint = rule, story, hint
+        self.events, self.seed = events, seed
+        super().__init__(program, f"it breaks the rule {rule}:\n{broken}\n\n{story}\n\n{hint}")
 
 
 class RequestRefused(HeadraceError):

@@ -20,8 +20,13 @@ from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
 from headrace.flow.measured import measured_stages
 from headrace.flow.operators import MAIN, STOP, Behaviour, Identity, OnError, Stage, listed
 from headrace.flow.record_stages import ForRecord, Keyed
-from headrace.flow.routing import Key, Route, rebalance
+from headrace.flow.routing import Key, Route, custom, forward, rebalance
+from headrace.flow.synchronized import MESSAGES, Marked, Tree, beat_of, envelope, planned, to_worker
 from headrace.measure.definition import MetricSet
+from headrace.synchronize.codec import Codec
+from headrace.synchronize.inputs import inputs_of
+from headrace.synchronize.optimize import Optimizer
+from headrace.synchronize.program import Program
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 
@@ -180,6 +185,47 @@ class Flow:
             given = self._stage(node, behaviour, streams, tasks, route, behaviour.given, {})
             streams = (given if behaviour.is_last else replace(given, ordering=streams[0].ordering),)
         return streams[0]
+
+    def synchronize(
+        self,
+        name: str,
+        program: Program,
+        *streams: Stream,
+        time: str | None = None,
+        tag: str | tuple[str, ...] | None = None,
+        parallelism: int | None = None,
+        rates: Mapping[Any, float] | None = None,
+        optimizer: str | Optimizer = "by_rate",
+        heartbeat: int | None = None,
+    ) -> Stream:
+        """What a sequential program (`hr.Program`) gives, run by a tree of workers, each of them a task.
+
+        Events are taken by `time`; those of one time by their stream, in the order of drawing, and as they come. Along
+        each task of a stream times must rise. Where one falls silent, events that depend on it wait: records without a
+        tag are heartbeats, which say that all events up to their time have come.
+
+        `parallelism`  how many leaves the tree has at most: as many as its streams have tasks, unless said
+        `rates`        how often each tag comes, in any unit; without it, what depends on itself is taken to be rare
+        `heartbeat`    how far times go between two marks of how far a source has come, in their unit (5 ms where they
+                       are time stamps)
+        """
+        inputs = inputs_of(program, time, tag, None, None)
+        known = self._schema_of_inputs(name, streams)
+        inputs.check(known.names)
+        counts = [self._nodes[stream.node].parallelism for stream in streams]
+        plan = planned(program, inputs, _checked_parallelism(name, parallelism, sum(counts)), rates, optimizer)
+        beat, sources, arrows = beat_of(known, inputs, heartbeat), list[str](), []
+        for number, (stream, count) in enumerate(zip(streams, counts, strict=True), 1):
+            entry = f"{name}-in" if len(streams) == 1 else f"{name}-in-{number}"
+            marked = Marked(plan, inputs, len(sources), beat, known)
+            self._stage(entry, marked, (stream,), count, forward() if stream.ordering is None else None, None, {})
+            sources += [f"{stream.node}.{task}" for task in range(count)]
+            arrows.append(Input(entry, MAIN, custom(to_worker)))
+        arrows.append(Input(name, MESSAGES, custom(to_worker), back=True))
+        tree, sides = Tree(plan, tuple(sources), known, Codec(program)), {MESSAGES: envelope(known)}
+        self._add(Node(name, len(plan.members), tuple(arrows), behaviour=tree, schema=program.outputs, sides=sides))
+        self._loops.add(name)
+        return Stream(self, name)
 
     def loop(self, name: str, *streams: Stream, parallelism: int | None = None, route: Route | None = None) -> Loop:
         """The start of a loop: `again = flow.loop("again", entry)`, and later `again.back(more)`."""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import pyarrow as pa
 
 from headrace.errors import FlowError, StageFailed
-from headrace.flow.failures import problem_of, shown, stage_failed
 from headrace.flow.files import Files, FilesInMemory
+from headrace.model.failures import problem_of, shown, stage_failed
 from headrace.order import columns
 from headrace.order.columns import Keys
 
@@ -107,6 +107,9 @@ class Shape:
     outputs: Mapping[str, pa.Schema]
     files: Files = field(default_factory=FilesInMemory, compare=False)
     """Where it can keep what is too large for its state."""
+    index: int = 0
+    """The number of the task, of `tasks`."""
+    tasks: int = 1
 
     def outputs_of(self, given: Any) -> Outputs:
         if given is None:

@@ -10,8 +10,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.flow import plain_json
-from headrace.flow.failures import shown
 from headrace.flow.operators import (
     MAIN,
     STOP,
@@ -26,6 +24,8 @@ from headrace.flow.operators import (
     name_of,
     tried,
 )
+from headrace.model import plain_json
+from headrace.model.failures import shown
 from headrace.order import columns
 from headrace.order.columns import Keys
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import FlowError, InputError
-from headrace.flow.failures import problem_of
 from headrace.flow.io import Feed, Opening, Source, SplitReader
 from headrace.flow.operators import listed
+from headrace.model.failures import problem_of
 
 _BLOCK: Final = 1024
 _MICROS: Final = 1_000_000

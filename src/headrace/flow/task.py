@@ -79,7 +79,8 @@ class Task:
         for name in task.vertex.nodes:
             node = plan.graph.node(name)
             if node.behaviour is not None:
-                shape = Shape(name, {MAIN: node.schema, **node.sides}, self._kept)
+                outputs = {MAIN: node.schema, **node.sides}
+                shape = Shape(name, outputs, self._kept, task.index, task.vertex.parallelism)
                 self._operators[name] = self._opened(plan, node.behaviour, shape)
         self._out: dict[str, list[bytes]] = {}
         self._effects: list[Effect] = []

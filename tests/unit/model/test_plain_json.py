@@ -6,8 +6,9 @@ import datetime as dt
 import enum
 import math
 from collections import Counter, OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import FlowError
-from headrace.flow.plain_json import dumps, loads
+from headrace.model.plain_json import dumps, loads
 
 _ZONES = st.none() | st.sampled_from(
     [dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30)), dt.timezone(-dt.timedelta(seconds=4))]
@@ -139,8 +140,6 @@ class _Own:
         object(),
         _Own(),
         1j,
-        np.array([1]),
-        frozenset([1]),
         bytearray(b"a"),
         range(3),
         dt.UTC,
@@ -232,3 +231,44 @@ def test_what_json_cannot_hold_is_refused(kind: str) -> None:
         value = 10**5000 if kind == "long" else np.longdouble(1)
     with pytest.raises(FlowError, match="it cannot be kept"):
         dumps(value, "it")
+
+
+@dataclass(frozen=True)
+class Sums:
+    total: int
+    by_key: dict[str, float]
+
+
+class Point(NamedTuple):
+    x: int
+    y: tuple[int, ...]
+
+
+_TYPES = {"Sums": Sums, "Point": Point}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Sums(1, {"a": 0.5}), Point(1, (2, 3)), [Sums(2, {}), {"p": Point(0, ())}], {Point(1, ()): frozenset({1, 2})}],
+    ids=repr,
+)
+def test_types_that_the_reader_knows(value: Any) -> None:
+    again = loads(dumps(value, "it", _TYPES), _TYPES)
+    assert again == value
+    assert repr(again) == repr(value)
+
+
+def test_a_type_that_the_reader_does_not_know() -> None:
+    with pytest.raises(FlowError, match="a Sums is not a plain value"):
+        dumps(Sums(1, {}), "it")
+    with pytest.raises(KeyError):
+        loads(dumps(Sums(1, {}), "it", _TYPES))
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32", "bool", "datetime64[s]", "complex128"])
+def test_arrays(kind: str) -> None:
+    value = np.arange(6).astype(kind).reshape(2, 3)
+    again = loads(dumps({"a": value}, "it"))["a"]
+    assert again.dtype == value.dtype
+    assert np.array_equal(again, value)
+    again[0] = value[1]  # it can be changed

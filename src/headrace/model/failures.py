@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.errors import StageFailed
 
 _SHOWN: Final = 300
-_NOT_THEIRS: Final = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
+_NOT_THEIRS: Final = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
 
 
 def stage_failed(stage: str, error: Exception, record: str) -> StageFailed:

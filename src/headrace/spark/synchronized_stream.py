@@ -1,0 +1,119 @@
+"""`hr.synchronize` on a streaming DataFrame: every micro-batch is a gang that goes on from the last one's state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import BarrierTaskContext
+
+from headrace.errors import ProgramError, StateError
+from headrace.spark.gang import Gang
+from headrace.state.places import place_of
+from headrace.synchronize.codec import Codec
+from headrace.synchronize.gang_task import GangTask
+from headrace.synchronize.inputs import Inputs, ticks_of
+from headrace.synchronize.mailbox import Events
+from headrace.synchronize.plan import Plan
+from headrace.synchronize.versions import Version, Versions, check_rising, newest_of
+
+ITAG: Final = "__headrace_tag"
+RANK: Final = "__headrace_rank"
+FAR: Final = -(1 << 63)
+"""A stream of which nothing has come."""
+
+
+@dataclass(frozen=True)
+class StreamingTask:
+    """All that a task of a micro-batch is told."""
+
+    plan: Plan
+    inputs: Inputs
+    names: tuple[str, ...]
+    streams: tuple[str, ...]
+    """All streams there are; one without a name where nothing was said."""
+    location: str
+    secret: bytes
+
+    def work(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = BarrierTaskContext.get()
+        batch, query = (context.getLocalProperty(f) for f in ("streaming.sql.batchId", "sql.streaming.queryId"))
+        if batch is None or query is None:
+            raise StateError("a streaming program ran outside of a streaming query")
+        program = self.plan.space.program
+        codec = Codec(program)
+        versions = Versions(place_of(self.location), query, program.name, codec)
+        before = versions.load(int(batch), program.init())
+        rows = pa.Table.from_batches([part for part in batches if part.num_rows])
+        newest, heard = self._newest(rows, before), [before.newest]
+
+        def meet(place: str) -> list[str]:
+            """Where all are, and how far streams have come for each of them."""
+            said = [json.loads(text) for text in context.allGather(json.dumps([place, newest]))]
+            heard.extend(found for _, found in said)
+            return [place for place, _ in said]
+
+        gang = Gang(context.partitionId(), self.plan.tasks, self.secret, meet)
+        try:
+            reached = {name: max(each.get(name, FAR) for each in (newest, *heard)) for name in self.streams}
+            ready, waiting = self._split(rows, before, min(reached.values()), gang.task)
+            task = GangTask(self.plan, gang, codec, pa.schema([(name, pa.null()) for name in self.names]))
+            yield from task.run_stretch(before.state, ready)
+            versions.save(int(batch), gang.task, gang.size, task.has_root, task.state, reached, waiting)
+        finally:
+            gang.close()
+
+    def _newest(self, rows: pa.Table, before: Version) -> dict[str, int]:
+        if not rows.num_rows:
+            return {}
+        program = self.plan.space.program.name
+        times = ticks_of(rows.column(self.inputs.time).combine_chunks(), program, self.inputs.time)
+        streams = self._streams_of(rows)
+        unknown = next((each for each in dict.fromkeys(streams) if str(each) not in self.streams), None)
+        if unknown is not None:
+            raise ProgramError(program, f"an event is of stream {unknown}, and streams= are {', '.join(self.streams)}")
+        check_rising(program, times, streams, before.newest)
+        return newest_of(times, rows.column(self.inputs.tag[0]).is_null().to_numpy(), streams)
+
+    def _split(self, rows: pa.Table, before: Version, until: int, task: int) -> tuple[Events, pa.Table]:
+        """The events of this task before a time, in order, and the others."""
+        program, inputs, space = self.plan.space.program, self.inputs, self.plan.space
+        owner = np.array([self.plan.members[member].task for member in self.plan.owner], np.int64)
+        parts = [rows] if rows.num_rows else []
+        for table in before.waiting:
+            # As the plan is now: it may have had other tasks then.
+            times = ticks_of(table.column(inputs.time).combine_chunks(), program.name, inputs.time)
+            tags = space.numbers_of([table.column(name).combine_chunks() for name in inputs.tag], None, times)
+            at = table.schema.get_field_index(ITAG)
+            parts.append(table.set_column(at, ITAG, pa.array(tags, pa.int32())).filter(pa.array(owner[tags] == task)))
+        if not parts:
+            nothing = np.zeros(0, np.int64)
+            return Events(pa.RecordBatch.from_pylist([], pa.schema([])), nothing, nothing, nothing), pa.table({})
+        whole = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        whole = whole.filter(pc.is_valid(whole.column(inputs.tag[0])))
+        times = ticks_of(whole.column(inputs.time).combine_chunks(), program.name, inputs.time)
+        is_ready = times < until
+        waiting, ready = whole.filter(pa.array(~is_ready)), whole.filter(pa.array(is_ready))
+        return self._ordered(ready, times[is_ready]), waiting
+
+    def _ordered(self, rows: pa.Table, times: Any) -> Events:
+        ranks = rows.column(RANK).to_numpy()
+        order = np.lexsort((ranks, times))
+        same = (np.diff(times[order]) == 0) & (np.diff(ranks[order]) == 0)
+        if same.any():
+            ties = [f.name for f in rows.schema if not pa.types.is_nested(f.type) and f.name not in (ITAG, RANK)]
+            by = [(name, "ascending") for name in (self.inputs.time, RANK, *ties)]
+            order = pc.sort_indices(rows, sort_keys=by).to_numpy()
+        batch = rows.select(list(self.names)).take(pa.array(order)).combine_chunks()
+        tags = rows.column(ITAG).to_numpy()[order].astype(np.int64)
+        first = batch.to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], batch.schema)
+        return Events(first, times[order], ranks[order], tags)
+
+    def _streams_of(self, rows: pa.Table) -> list[Any]:
+        stream = self.inputs.stream
+        return [None] * rows.num_rows if stream is None else rows.column(stream).to_pylist()

@@ -1,0 +1,55 @@
+"""Messages between workers as bytes. States are plain values and dataclasses of them: nothing is unpickled."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from headrace.errors import ProgramError
+from headrace.model import plain_json
+from headrace.synchronize.node import Message
+from headrace.synchronize.program import Program, pairs_of
+
+
+def state_types(program: Program) -> dict[str, type]:
+    """The dataclasses that states of a program are made of, by their names."""
+    found: dict[str, type] = {}
+    edge: list[Any] = [type(program.init()), *getattr(program, "states", ())]
+    for pair in pairs_of(program):
+        edge += [kind for kind in (pair.whole, pair.left, pair.right) if kind is not None]
+    while edge:
+        kind = edge.pop()
+        edge += typing.get_args(kind)
+        if not (isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))):
+            continue
+        if found.setdefault(kind.__name__, kind) is not kind:
+            raise ProgramError(program.name, f"two types of its states are called {kind.__name__}; rename one")
+        try:
+            hints = typing.get_type_hints(kind)
+        except (NameError, TypeError):
+            hints = {}
+        edge += [hint for hint in hints.values() if hint not in found.values()]
+    return found
+
+
+class Codec:
+    """Of one program."""
+
+    def __init__(self, program: Program):
+        self._program = program
+        self._types = state_types(program)
+
+    def dumps(self, state: Any) -> bytes:
+        return plain_json.dumps(state, f"program {self._program.name}: its state", self._types)
+
+    def loads(self, content: bytes) -> Any:
+        return plain_json.loads(content, self._types)
+
+    def encode(self, message: Message) -> bytes:
+        fields = [message.to, message.kind, *message.key, message.tag, message.sender, message.state]
+        return plain_json.dumps(fields, f"program {self._program.name}: its state", self._types)
+
+    def decode(self, content: bytes) -> Message:
+        to, kind, time, rank, tag, sender, state = plain_json.loads(content, self._types)
+        return Message(to, kind, (time, rank), tag, sender, state)

@@ -1,0 +1,71 @@
+"""Which columns of the events say when they were, what they are, and where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import ProgramError
+from headrace.synchronize.program import Program
+from headrace.synchronize.tags import Ints
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """`time` orders events; those of one time by `arrival`, or else by stream, tag and all that they have."""
+
+    program: str
+    time: str
+    tag: tuple[str, ...]
+    stream: str | None = None
+    arrival: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.time, *self.tag, self.stream, self.arrival) if name is not None]
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises ProgramError where a column is not among those of the events."""
+        said = [("time", self.time), *(("tag", each) for each in self.tag)]
+        said += [("stream", self.stream)] if self.stream is not None else []
+        said += [("arrival", self.arrival)] if self.arrival is not None else []
+        for what, name in said:
+            if name not in names:
+                known = ", ".join(names)
+                raise ProgramError(self.program, f"{what}={name!r}: the events have no such column; they have {known}")
+
+
+def inputs_of(
+    given: Any, time: str | None, tag: str | Sequence[str] | None, stream: str | None, arrival: str | None
+) -> Inputs:
+    """What was said, or else what the program says in attributes of these names."""
+    if not isinstance(given, Program):
+        hint = "; make one: synchronize(MyProgram())" if isinstance(given, type) else ""
+        raise ProgramError(getattr(given, "__name__", repr(given)), f"it is no hr.Program{hint}")
+    program: Program = given
+    found_time = time if time is not None else getattr(program, "time", None)
+    found_tag = tag if tag is not None else getattr(program, "tag", None)
+    if found_time is None or found_tag is None:
+        missing = "time" if found_time is None else "tag"
+        raise ProgramError(program.name, f"say {missing}=, the column with the {missing} of events")
+    columns = (found_tag,) if isinstance(found_tag, str) else tuple(found_tag)
+    return Inputs(program.name, found_time, columns, stream, arrival)
+
+
+def ticks_of(column: pa.Array, program: str, name: str) -> Ints:
+    """Times as numbers: of a number as it is, of a time stamp its microseconds. Raises ProgramError for nulls."""
+    if column.null_count:
+        raise ProgramError(program, f"an event has no {name}: a null cannot be ordered; leave such events out before")
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    elif not pa.types.is_integer(column.type):
+        raise ProgramError(program, f"{name} is {column.type}; a time is a number, a date or a time stamp")
+    found: Any = column.to_numpy(zero_copy_only=False)
+    ticks: Ints = found.astype(np.int64, copy=False)
+    return ticks

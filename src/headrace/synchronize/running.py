@@ -1,0 +1,134 @@
+"""A program at work: runs of events through `update` or `update_batch`, and what they gave as record batches."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.errors import ProgramError, StageFailed
+from headrace.model.failures import problem_of, shown, stage_failed
+from headrace.synchronize.program import Program
+
+_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
+_ROWS_AT_ONCE: Final = 4096
+
+
+def event_type(names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
+    """Makes a named tuple of the values of a row. A column whose name is no name in Python is `_3`, by its place."""
+    made: Any = namedtuple("Event", list(names), rename=True)  # type: ignore[misc]
+    make: Callable[[Iterable[Any]], Any] = made._make
+    return make
+
+
+class Running:
+    """One worker's hands: it gives events to the program, and keeps what that gives until it is fetched."""
+
+    def __init__(self, program: Program, schema: pa.Schema):
+        """`schema` is of the events."""
+        self.program = program
+        self._make = event_type(schema.names)
+        self._rows: list[Any] = []
+        self._batches: list[pa.RecordBatch] = []
+        self.is_columnar = program.is_columnar
+
+    def run(self, state: Any, batch: pa.RecordBatch) -> Any:
+        """The state after a run of events. Raises StageFailed with the event that the program raised for."""
+        if self.is_columnar:
+            return self._run_columns(state, batch)
+        update = self.program.update
+        for event in self.events(batch):
+            try:
+                state, given = update(state, event)
+                if given:
+                    self._rows.extend(given)
+            except Exception as error:
+                raise self._failed("update", error, event) from error
+        return state
+
+    def _run_columns(self, state: Any, batch: pa.RecordBatch) -> Any:
+        try:
+            state, given = self.program.update_batch(state, batch)  # type: ignore[attr-defined]
+        except Exception as error:
+            raise self._failed("update_batch", error, next(iter(self.events(batch.slice(0, 1))), None)) from error
+        if given is not None and given.num_rows:
+            self._flush_rows()
+            self._batches.append(self._conforming(given))
+        return state
+
+    def _failed(self, method: str, error: Exception, event: Any) -> StageFailed:
+        if isinstance(error, TypeError | ValueError) and "unpack" in str(error):
+            error = TypeError(f"{method} must give (state, outputs), a pair: {error}")
+        return stage_failed(self.program.name, error, shown(event))
+
+    def events(self, batch: pa.RecordBatch) -> Iterable[Any]:
+        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            part = batch.slice(start, _ROWS_AT_ONCE)
+            yield from map(self._make, zip(*[column.to_pylist() for column in part.columns], strict=True))
+
+    def fork(self, method: str, state: Any, left: Any, right: Any) -> tuple[Any, Any]:
+        try:
+            one, two = getattr(self.program, method)(state, left, right)
+        except Exception as error:
+            raise stage_failed(f"{self.program.name}.{method}", error, shown(state)) from error
+        return one, two
+
+    def join(self, method: str, left: Any, right: Any) -> Any:
+        try:
+            return getattr(self.program, method)(left, right)
+        except Exception as error:
+            raise stage_failed(f"{self.program.name}.{method}", error, f"{shown(left)} and {shown(right)}") from error
+
+    def fetch(self) -> list[pa.RecordBatch]:
+        """What the program gave since the last call."""
+        self._flush_rows()
+        found, self._batches = self._batches, []
+        return found
+
+    def _flush_rows(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self._batches.append(rows_to_batch(self.program, rows))
+
+    def _conforming(self, batch: Any) -> pa.RecordBatch:
+        wanted = self.program.outputs
+        if not isinstance(batch, pa.RecordBatch) or batch.schema.names != wanted.names:
+            found = batch.schema.names if isinstance(batch, pa.RecordBatch) else type(batch).__name__
+            raise ProgramError(
+                self.program.name, f"update_batch gave {found}, and its outputs are a record batch of {wanted.names}"
+            )
+        return batch if batch.schema.equals(wanted) else batch.cast(wanted)
+
+
+def rows_to_batch(program: Program, rows: list[Any]) -> pa.RecordBatch:
+    """Rows that `update` gave. Raises ProgramError with the first that does not fit the columns of its outputs."""
+    schema = program.outputs
+    try:
+        return _batch(rows, schema)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError):
+        pass
+    for row in rows:
+        try:
+            _batch([row], schema)
+        except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+            columns = ", ".join(f"{field.name} {field.type}" for field in schema)
+            raise ProgramError(
+                program.name,
+                f"update gave {shown(row)}, which does not fit its outputs, {columns} ({problem_of(error)})",
+            ) from None
+    raise ProgramError(program.name, f"what update gave does not fit its outputs: {shown(rows[0])}")
+
+
+def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    if any(isinstance(row, Mapping) for row in rows):
+        rows = [tuple(row[name] for name in schema.names) if isinstance(row, Mapping) else row for row in rows]
+    for row in rows:
+        if len(row) != len(schema):
+            raise ValueError(f"it has {len(row)} values, not {len(schema)}")
+    columns = list(zip(*rows, strict=True))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )

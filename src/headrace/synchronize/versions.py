@@ -1,0 +1,120 @@
+"""What a program keeps between micro-batches: its state, how far each stream has come, and events that wait.
+
+A batch takes all events before the time that all streams have reached; what is later waits for the next one. So what a
+batch takes depends on the events alone, not on how many tasks there are: a rerun takes the same, and so does one with
+other tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import OrderBroken, StateDamaged, StateMismatch
+from headrace.state.places import Place
+from headrace.state.sealed import seal, unseal
+from headrace.synchronize.codec import Codec
+
+_LENGTH: Final = struct.Struct("<I")
+_KEPT: Final = 10
+
+
+@dataclass
+class Version:
+    """After a batch."""
+
+    state: Any
+    newest: dict[str, int] = field(default_factory=dict)
+    """For each stream the time that it has reached."""
+    waiting: list[pa.Table] = field(default_factory=list)
+
+
+class Versions:
+    """Of one program in one query: `QUERY/synchronize-PROGRAM/BATCH/TASK-of-TASKS`."""
+
+    def __init__(self, place: Place, query: str, program: str, codec: Codec):
+        self._place, self._codec = place, codec
+        self._folder = f"{query}/synchronize-{program}"
+
+    def load(self, batch: int, first: Any) -> Version:
+        """What a batch starts from. Raises StateDamaged where it is not all there."""
+        if batch == 0:
+            return Version(first)
+        folder = f"{self._folder}/{batch - 1:012d}"
+        names = sorted(self._place.files(folder))
+        tasks = {name.rsplit("-of-", 1)[1] for name in names if "-of-" in name}
+        whole = [n for n in tasks if all(f"{task}-of-{n}" in names for task in range(int(n)))]
+        if not whole:
+            raise StateDamaged(self._place.path_of(folder), f"the state after batch {batch - 1} is not all there")
+        found = Version(None)
+        has_state = False
+        for task in range(int(whole[0])):
+            path = f"{folder}/{task}-of-{whole[0]}"
+            header, waiting = self._read(path)
+            found.newest.update(header["newest"])
+            found.waiting += [waiting] if waiting is not None else []
+            if header["state"] is not None:
+                found.state, has_state = self._codec.loads(header["state"].encode()), True
+        if not has_state:
+            raise StateMismatch(f"{self._place.path_of(folder)}: no task has the state of the program")
+        return found
+
+    def _read(self, path: str) -> tuple[dict[str, Any], pa.Table | None]:
+        content = unseal(self._place.read(path), self._place.path_of(path))
+        (size,) = _LENGTH.unpack_from(content)
+        header = json.loads(content[_LENGTH.size : _LENGTH.size + size])
+        events = content[_LENGTH.size + size :]
+        return header, pa.ipc.open_stream(events).read_all() if events else None
+
+    def save(
+        self, batch: int, task: int, tasks: int, has_state: bool, state: Any, newest: Mapping[str, int],
+        waiting: pa.Table,
+    ) -> None:  # fmt: skip
+        """What one task has to say of the version after a batch."""
+        values = {"newest": dict(newest), "state": self._codec.dumps(state).decode() if has_state else None}
+        header = json.dumps(values).encode()
+        sink = pa.BufferOutputStream()
+        if waiting.num_rows:
+            with pa.ipc.new_stream(sink, waiting.schema) as writer:
+                writer.write_table(waiting)
+        content = _LENGTH.pack(len(header)) + header + sink.getvalue().to_pybytes()
+        self._place.write(f"{self._folder}/{batch:012d}/{task}-of-{tasks}", seal(content))
+        if task == 0:
+            self._collect(batch)
+
+    def _collect(self, batch: int) -> None:
+        for name in self._place.folders(self._folder):
+            if name.isdigit() and int(name) < batch - _KEPT:
+                self._place.delete_folder(f"{self._folder}/{name}")
+
+
+# ------------------------------------------------------------------------ times
+
+
+def newest_of(times: np.ndarray[Any, Any], is_beat: Any, streams: Sequence[Any]) -> dict[str, int]:
+    """The time that each stream has reached with these rows; a heartbeat is behind all events of its time."""
+    found: dict[str, int] = {}
+    names = np.array([str(each) for each in streams], object)
+    reached = times + is_beat
+    for name in dict.fromkeys(names.tolist()):
+        found[name] = int(reached[names == name].max())
+    return found
+
+
+def check_rising(program: str, times: np.ndarray[Any, Any], streams: Sequence[Any], newest: Mapping[str, int]) -> None:
+    """Raises OrderBroken for an event that is older than its stream was after the batch before."""
+    least = np.array([newest.get(str(each), -(1 << 63)) for each in streams], np.int64)
+    late = np.flatnonzero(times < least)
+    if len(late):
+        at = int(late[0])
+        where = "the stream" if streams[at] is None else f"stream {streams[at]}"
+        raise OrderBroken(
+            f"program {program}, {where}",
+            f"an event of time {int(times[at])} comes in a batch after one of time {int(least[at])}",
+        )
