@@ -1,8 +1,15 @@
 """Output in the order of the source: the merge of data paths beside a window sort, on the pipeline of Conflux.
 
-Numbers, a filter of the multiples of 7 (15 tasks), a map (15), a map (2), one sink: 30 data paths. The same stages, the
-same Spark, the same queues; what differs is how the sink gets its order: `last.ordered()`, or a stage with one task
-that sorts tumbling windows of 1000 numbers when a watermark has passed them (`bench/support/order_flows.py` tells how).
+Numbers, a filter of the multiples of 7 (15 tasks), a map (15), a map (2), one sink: 30 data paths. Three systems run
+the same functions:
+
+- `last.ordered()`: the merge of data paths;
+- a window sort in the same flow, with the same queues: a stage with one task that sorts tumbling windows of 1000
+  numbers when a watermark has passed them (`bench/support/order_flows.py`). It is columnar, and sorts all windows that
+  are ready at once: it costs hardly more than the pipeline itself, so in throughput there is little to win over it;
+- the window sort that a Spark user has: an ordinary Structured Streaming query with a watermark, windows in Spark's
+  state and a sort of every micro-batch (`bench/support/order_spark.py`). The targets are against this one.
+
 Every run fails unless just the right records came out, each once, in order.
 
 Time stamps of a record: creation (at the source; with a steady rate when it was due), process (in the last map), emit
@@ -11,11 +18,8 @@ Time stamps of a record: creation (at the source; with a steady rate when it was
 
 from __future__ import annotations
 
-import heapq
 import sys
 import tempfile
-import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyspark import cloudpickle
 
 from bench.harness import Bench, Chart, Target
-from bench.support import order_flows
-from bench.support.order_flows import LAST, MARK_S, PASSES, WINDOW, Draw, Ints, column, made, merged, path_of
+from bench.support import order_flows, order_spark
+from bench.support.order_flows import LAST, MARK_S, PASSES, WINDOW, Draw, Ints, merged
+from bench.support.order_merge import EMIT, MADE, PATHS, PROCESS, ROUNDS, WIDTH, kernels, merger_waits
 from headrace.flow.host import BATCH_RECORDS
-from headrace.flow.job import Job
 from headrace.flow.worker import Pace
-from headrace.order.by_sequence import BySequence
-from headrace.order.columns import PART, SEQUENCE, Keys
-from headrace.queues.log import LogQueues
-from headrace.spark.live import SparkLauncher
 from headrace.spark.session import local_session
 
 RECORDS_A_SECOND: Final = "records/s"
@@ -45,15 +44,11 @@ MILLISECONDS: Final = "ms"
 OURS: Final = "Headrace"
 THEIRS: Final = "window sort"
 SYSTEMS: Final[dict[str, Draw]] = {OURS: merged, THEIRS: order_flows.window_sorted}
-WIDTH: Final = 15
-PATHS: Final = WIDTH * LAST
+SPARK: Final = "window sort in Spark"
 STEADY: Final = 50_000
 """Records a second that both can sustain; the latency of the ratio is the one at this rate."""
 SLOW: Final = 1_000
 """Records a second at which paths are empty most of the time, and heartbeats matter."""
-MADE: Final = 1
-PROCESS: Final = 2
-EMIT: Final = 3
 CDF: Final = Chart("Latency, full speed", "ms", "share of records", log_x=True)
 STEADY_CDF: Final = Chart(f"Latency, {STEADY:,} records/s", "ms", "share of records", log_x=True)
 OVER_TIME: Final = Chart("Throughput over time, full speed", "s", RECORDS_A_SECOND)
@@ -63,7 +58,6 @@ BY_BATCH: Final = Chart("Throughput by batch size", "records the source is asked
 BY_BEAT: Final = Chart(f"Latency by heartbeat, {SLOW:,} records/s", "heartbeat every ms", "ms", log_x=True, log_y=True)
 _WARM_US: Final = 1_500_000
 _HELD_MS: Final = 1_000.0
-_ROUNDS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,7 @@ class Sizes:
     @property
     def steps(self) -> int:
         flows = len(SYSTEMS) * (1 + self.rounds + len(self.rates) + len(self.widths) + len(self.batches))
-        return flows + len(self.beats_ms) + 1 + 2 * _ROUNDS
+        return flows + len(self.beats_ms) + 4 + 2 * ROUNDS
 
 
 QUICK: Final = Sizes(400_000, 2, (SLOW, STEADY), 4.0, (1, 4, 32), (), (10, 100), 150_000, 300_000)
@@ -162,16 +156,18 @@ class Place:
         with self.bench.step(what), tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows"
             flow = SYSTEMS[system](file, records, rate, width)
-            if beat_s is None:
-                job = flow.start(self._spark, folder, workers=2, batch_records=batch)
-            else:
-                # As `start` does it, which has no argument for this.
-                queues, launcher = LogQueues(Path(folder) / "queues"), SparkLauncher(self._spark, flow.name)
-                job = Job(flow.graph(), launcher, queues, f"{folder}/state", 2, Pace(beat_s=beat_s))
-            job.wait()
+            beat = Pace().beat_s if beat_s is None else beat_s
+            flow.start(self._spark, folder, workers=2, batch_records=batch, heartbeat_s=beat).wait()
             run = checked(what, np.fromfile(file, np.int64).reshape(-1, 4), records)
         self.bench.timed(what, records / run.rate)
         return run
+
+    def query(self, records: int, rate: float | None = None) -> Run:
+        """The same by an ordinary query of Spark. A step of the bench."""
+        what = f"{SPARK}, {records:,} records" + (f", {rate:,.0f} a second" if rate is not None else "")
+        with self.bench.step(what), tempfile.TemporaryDirectory() as folder:
+            rows = order_spark.run_query(self._spark, Path(folder), records, WIDTH, rate)
+            return checked(what, rows, int(rows[-1, 0]) + 1)
 
 
 # --------------------------------------------------------------------- measures
@@ -188,7 +184,12 @@ def full_speed(place: Place, sizes: Sizes) -> None:
         tell_latency(bench, system, "full speed", run)
         bench.curve(CDF, system, shares(run))
         bench.curve(OVER_TIME, system, over_time(run, 0.3 if bench.quick else 3.0))
-    bench.ratio("throughput_over_window_sort", found[OURS].rate / found[THEIRS].rate)
+    peer = place.query(sizes.records // 10)
+    bench.figure(SPARK, "full speed", peer.rate, RECORDS_A_SECOND)
+    tell_latency(bench, SPARK, "full speed", peer)
+    bench.curve(CDF, SPARK, shares(peer))
+    bench.ratio("throughput_over_window_sort", found[OURS].rate / peer.rate)
+    bench.ratio("throughput_over_own_window_sort", found[OURS].rate / found[THEIRS].rate)
 
 
 def steady(place: Place, sizes: Sizes) -> Run:
@@ -208,7 +209,11 @@ def steady(place: Place, sizes: Sizes) -> Run:
     for system in SYSTEMS:
         bench.curve(BY_RATE, system, list(means[system].items()))
         bench.figure(system, f"{SLOW:,} records/s, mean", means[system][SLOW], MILLISECONDS)
-    bench.ratio("latency_over_window_sort", means[OURS][STEADY] / means[THEIRS][STEADY])
+    peer = place.query(int(STEADY * sizes.steady_s), STEADY).warm
+    tell_latency(bench, SPARK, f"{STEADY:,} records/s", peer)
+    bench.curve(STEADY_CDF, SPARK, shares(peer))
+    bench.ratio("latency_over_window_sort", means[OURS][STEADY] / peer.mean_ms)
+    bench.ratio("latency_over_own_window_sort", means[OURS][STEADY] / means[THEIRS][STEADY])
     return kept[OURS]
 
 
@@ -254,80 +259,6 @@ def sweeps(place: Place, sizes: Sizes) -> None:
     bench.curve(BY_BEAT, "p99", worst)
 
 
-# ----------------------------------------------------------------------- merger
-
-
-def merger_waits(run: Run) -> npt.NDArray[np.float64]:
-    """Milliseconds that records are in the merge: what a flow gave it, given to it again, by the clock of the flow.
-
-    A batch comes when the last map was through with it; from there on the clock goes on by what push and release take.
-    There are no heartbeats in it: only records tell how far a path has come.
-    """
-    frames = frames_of(run)
-    merge, clock_us, waits = BySequence([str(path) for path in range(PATHS)], Keys(has_parts=True)), 0.0, []
-    for path, frame in [*frames, *((path, None) for path in range(PATHS))]:
-        if frame is not None:
-            clock_us = max(clock_us, column(frame, "process_us")[0])
-        began = time.perf_counter()
-        if frame is None:
-            merge.end(path)
-        else:
-            merge.push(path, frame)
-        released = merge.release()
-        clock_us += (time.perf_counter() - began) * 1e6
-        if released is not None:
-            is_warm = column(released, "made_us") > run.warm_us
-            waits.append(clock_us - column(released, "process_us")[is_warm])
-    return np.concatenate(waits) / 1000
-
-
-def frames_of(run: Run) -> list[tuple[int, pa.RecordBatch]]:
-    """The path and the records of each frame that the last maps sent, in the order of their time stamps."""
-    paths = path_of(run.rows[:, 0], WIDTH)
-    order = np.lexsort((run.rows[:, 0], paths, run.rows[:, PROCESS]))
-    rows, paths = run.rows[order], paths[order]
-    values = {"n": rows[:, 0], "made_us": rows[:, MADE], "process_us": rows[:, PROCESS], SEQUENCE: rows[:, 0]}
-    whole = pa.record_batch({name: pa.array(each) for name, each in {**values, PART: np.zeros(len(rows), int)}.items()})
-    steps = (np.diff(paths) != 0) | (np.diff(rows[:, PROCESS]) != 0)
-    starts = np.concatenate([[0], np.flatnonzero(steps) + 1, [len(rows)]])
-    return [
-        (int(paths[start]), whole.slice(start, stop - start))
-        for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-    ]
-
-
-def kernels(bench: Bench, records: int) -> None:
-    """The merge alone: 30 inputs, in frames as long as those of the flow, beside the heap of the standard library."""
-    numbers = column(made(0, records), "n")
-    numbers = numbers[numbers % 7 != 0]
-    # Of one time stamp is what came of one batch of the source.
-    rows = np.stack([numbers, *[numbers // BATCH_RECORDS] * 3], axis=1)
-    frames = frames_of(Run(records, rows))
-    paths = path_of(numbers, WIDTH)
-    lists = [[tuple(row) for row in rows[paths == path].tolist()] for path in range(PATHS)]
-    best = bench.race("merge of 30 inputs", _ROUNDS, {
-        "columnar": lambda: merge_all(frames),
-        "heapq.merge": lambda: deque(heapq.merge(*lists), maxlen=0),
-    })  # fmt: skip
-    for name, system in (("columnar", OURS), ("heapq.merge", "heapq.merge")):
-        bench.figure(system, "merge alone", len(numbers) / best[name], RECORDS_A_SECOND)
-
-
-def merge_all(frames: Sequence[tuple[int, pa.RecordBatch]]) -> None:
-    """As a task does it: after each frame all leaves that can."""
-    merge, left = BySequence([str(path) for path in range(PATHS)], Keys(has_parts=True)), 0
-    for path, frame in frames:
-        merge.push(path, frame)
-        released = merge.release()
-        left += 0 if released is None else released.num_rows
-    for path in range(PATHS):
-        merge.end(path)
-    released = merge.release()
-    left += 0 if released is None else released.num_rows
-    if left != sum(frame.num_rows for _, frame in frames):
-        raise RuntimeError(f"the merge lost records: {left:,} left it")
-
-
 def main() -> None:
     bench = Bench(
         "order",
@@ -344,7 +275,8 @@ def main() -> None:
         heartbeat_s=Pace().beat_s, batch_records=BATCH_RECORDS, steady_rate=STEADY,
     )  # fmt: skip
     # The workers know no package bench.
-    cloudpickle.register_pickle_by_value(order_flows)  # type: ignore[no-untyped-call]
+    for module in (order_flows, order_spark):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     with bench.running(steps=sizes.steps):
         spark = local_session(cores=2)
         place = Place(bench, spark)
@@ -355,7 +287,7 @@ def main() -> None:
         sweeps(place, sizes)
         spark.stop()
         with bench.step("the merge by the clock of the flow"):
-            waits = merger_waits(ours)
+            waits = merger_waits(ours.rows, ours.warm_us)
         bench.figure(OURS, f"{STEADY:,} records/s, in the merge, mean", float(waits.mean()), MILLISECONDS)
         bench.figure(OURS, f"{STEADY:,} records/s, in the merge, p99", float(np.percentile(waits, 99)), MILLISECONDS)
         bench.ratio("merger_mean_ms", float(waits.mean()))

@@ -124,22 +124,28 @@ class Gang:
     def hear(self, wait_s: float) -> Said | None:
         """The next that somebody said; None where nobody says anything for so long. Raises when a member is lost."""
         while True:
-            try:
-                said = self._heard.get(timeout=wait_s) if wait_s > 0 else self._heard.get_nowait()
-            except queue.Empty:
-                return None
-            if said.content is None:
-                raise EnvironmentProblem(f"task {said.sender} has gone away; Spark starts all tasks of the stage again")
-            if said.content != _BYE:
+            said = self._next(wait_s)
+            if said is None or said.content != _BYE:
                 return said
+
+    def _next(self, wait_s: float) -> Said | None:
+        """As `hear`, with good-byes."""
+        try:
+            said = self._heard.get(timeout=wait_s) if wait_s > 0 else self._heard.get_nowait()
+        except queue.Empty:
+            return None
+        if said.content is None:
+            raise EnvironmentProblem(f"task {said.sender} has gone away; Spark starts all tasks of the stage again")
+        if said.content == _BYE:
             self._gone.add(said.sender)
+        return said
 
     def leave(self) -> None:
         """Say good-bye, and wait until all have: then nothing that was said is lost."""
         for other in self._lines:
             self.say(other, _BYE)
         while len(self._gone) < len(self._lines):
-            self.hear(1.0)
+            self._next(1.0)
         self.close()
 
     def close(self) -> None:

@@ -49,7 +49,8 @@ class StreamingTask:
         codec = Codec(program)
         versions = Versions(place_of(self.location), query, program.name, codec)
         before = versions.load(int(batch), program.init())
-        rows = pa.Table.from_batches([part for part in batches if part.num_rows])
+        parts = [part for part in batches if part.num_rows]
+        rows = pa.Table.from_batches(parts) if parts else pa.table({})
         newest, heard = self._newest(rows, before), [before.newest]
 
         def meet(place: str) -> list[str]:

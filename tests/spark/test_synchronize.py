@@ -1,0 +1,53 @@
+"""Programs on real Spark: on a batch, on a stream and in a flow they give what the sequential program gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import headrace as hr
+from headrace.demo.programs import PROGRAMS
+from headrace.testing.flows import kill_workers
+from headrace.testing.synchronized import events_of, expected_of, live_flow, on_batch, on_stream
+from headrace.testing.trees import rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+LEAVES = dict(zip(PROGRAMS, (4, 2, 8, 4, 2, 8), strict=True))
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_a_batch(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    events = events_of(name, seed=1)
+    assert on_batch(spark, tmp_path, name, events, parallelism=LEAVES[name], tasks=2) == expected_of(name, events)
+
+
+def test_a_stream_that_is_started_again_with_other_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    events = events_of("fraud", seed=2)
+    assert on_stream(spark, tmp_path, "fraud", events, [2, 4], batches=3) == expected_of("fraud", events)
+
+
+def test_a_flow_whose_workers_are_killed(spark: SparkSession, tmp_path: Path) -> None:
+    events = events_of("key_counters", seed=3)
+    job = live_flow("key_counters", events, hr.parquet(str(tmp_path / "out")), 4).start(
+        spark, tmp_path / "at", commit_s=0.2
+    )
+    kill_workers(job, kills=2, seed=1, pause_s=(0.2, 0.8))
+    assert job.wait(200)
+    assert rows_of(pq.read_table(tmp_path / "out")) == expected_of("key_counters", events)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("leaves", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_every_host(spark: SparkSession, tmp_path: Path, name: str, leaves: int) -> None:
+    events = events_of(name, seed=leaves)
+    expected = expected_of(name, events)
+    assert on_batch(spark, tmp_path / "batch", name, events, parallelism=leaves) == expected
+    assert on_stream(spark, tmp_path / "stream", name, events, [leaves]) == expected
+    job = live_flow(name, events, hr.parquet(str(tmp_path / "out")), leaves).start(spark, tmp_path / "at", commit_s=0.2)
+    kill_workers(job, kills=2, seed=leaves, pause_s=(0.2, 1.0))
+    assert job.wait(250)
+    assert rows_of(pq.read_table(tmp_path / "out")) == expected
