@@ -184,7 +184,7 @@ def full_speed(place: Place, sizes: Sizes) -> None:
         tell_latency(bench, system, "full speed", run)
         bench.curve(CDF, system, shares(run))
         bench.curve(OVER_TIME, system, over_time(run, 0.3 if bench.quick else 3.0))
-    peer = place.query(sizes.records // 10)
+    peer = place.query(max(400_000, sizes.records // 10))
     bench.figure(SPARK, "full speed", peer.rate, RECORDS_A_SECOND)
     tell_latency(bench, SPARK, "full speed", peer)
     bench.curve(CDF, SPARK, shares(peer))

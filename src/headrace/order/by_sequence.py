@@ -33,7 +33,7 @@ ALWAYS: Final = (1 << 63) - 1
 
 @dataclass
 class _Held:
-    """A batch of which nothing has left; the lowest and the highest of its ticks."""
+    """A batch of which nothing has left, in the order of its ticks."""
 
     batch: pa.RecordBatch
     ticks: Ints
@@ -41,6 +41,15 @@ class _Held:
     low: int
     high: int
     size_bytes: int
+
+    def cut(self, at: int) -> tuple[_Held, _Held]:
+        """Before a row, and from it on."""
+        ticks, late, size = self.ticks, self.late, self.size_bytes * at // len(self.ticks)
+        before, after = (None, None) if late is None else (late[:at], late[at:])
+        return (
+            _Held(self.batch.slice(0, at), ticks[:at], before, self.low, int(ticks[at - 1]), size),
+            _Held(self.batch.slice(at), ticks[at:], after, int(ticks[at]), self.high, self.size_bytes - size),
+        )
 
 
 class BySequence:
@@ -83,9 +92,9 @@ class BySequence:
         self._follow(at, batch, ticks)
         if PATH in batch.schema.names:
             batch = batch.drop_columns([PATH])
-        held = _Held(batch, ticks, late, low, int(ticks.max()), batch.nbytes)
+        held = _sorted(batch, ticks, late)
         if low <= self.released_to < held.high:
-            held = self._rest(held, ticks > self.released_to)
+            held = held.cut(int(np.searchsorted(held.ticks, self.released_to, "right")))[1]
         if held.high > self.released_to:
             self._held[at].append(held)
             self._bytes[at] += held.size_bytes
@@ -183,20 +192,13 @@ class BySequence:
                 parts.append(held.batch)
                 self.inversions += 0 if held.late is None else int(held.late.sum())
                 continue
-            leaves = held.ticks <= limit
-            parts.append(held.batch.filter(pa.array(leaves)))
-            self.inversions += 0 if held.late is None else int((held.late & leaves).sum())
-            kept = self._rest(held, ~leaves)
+            leaving, kept = held.cut(int(np.searchsorted(held.ticks, limit, "right")))
+            parts.append(leaving.batch)
+            self.inversions += 0 if leaving.late is None else int(leaving.late.sum())
             self._bytes[at] += kept.size_bytes
             left.append(kept)
         self._held[at] = left
         self._lows[at] = min((held.low for held in left), default=ALWAYS)
-
-    @staticmethod
-    def _rest(held: _Held, stays: npt.NDArray[np.bool_]) -> _Held:
-        batch, ticks = held.batch.filter(pa.array(stays)), held.ticks[stays]
-        late = None if held.late is None else held.late[stays]
-        return _Held(batch, ticks, late, int(ticks.min()), held.high, batch.nbytes)
 
     def _order(self, joined: pa.RecordBatch) -> Ints | None:
         """None where it is in order already."""
@@ -205,3 +207,11 @@ class BySequence:
         if len(found) == 1:
             return None if (np.diff(found[0]) >= 0).all() else np.argsort(found[0], kind="stable")
         return np.lexsort(found[::-1])
+
+
+def _sorted(batch: pa.RecordBatch, ticks: Ints, late: npt.NDArray[np.bool_] | None) -> _Held:
+    """By ticks: a path is in order already, several of them are one after the other."""
+    if (ticks[1:] < ticks[:-1]).any():
+        order = np.argsort(ticks, kind="stable")
+        batch, ticks, late = batch.take(pa.array(order)), ticks[order], None if late is None else late[order]
+    return _Held(batch, ticks, late, int(ticks[0]), int(ticks[-1]), batch.nbytes)
