@@ -33,6 +33,7 @@ from headrace.flow.losses import Loss
 from headrace.flow.manifests import FlowStore
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.rooms import Rooms
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
 from headrace.queues.protocol import Entry, Queues
@@ -40,7 +41,8 @@ from headrace.queues.protocol import Entry, Queues
 ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
-_LEAST_ROOM_BYTES: Final = 64 << 10
+_PATIENCE_COMMITS: Final = 1.5
+"""After how many commits in which nothing leaves a queue it is taken to be stuck."""
 BATCH_RECORDS: Final = 4096
 """How many records a source is asked for at a time."""
 
@@ -115,6 +117,7 @@ class Host:
         # One name for all workers: a task may have another worker in the next run, and its queue has one reader still.
         self._reader = setup.queues.reader(self._flow, positions)
         self._open_ends(restored)
+        self._rooms = Rooms(setup.room_bytes, self._plan.shares, _PATIENCE_COMMITS * setup.pace.commit_s)
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self._saves: list[tuple[Save, Future[None]]] = []
         self._ticked_at = 0.0
@@ -167,7 +170,7 @@ class Host:
         self._give(Told({"say": "begin"}))
         while not self._left:
             now = time.monotonic()
-            full = [queue for queue in self._worker.blocking if self._writer.backlog(queue) > self._room(queue)]
+            full = [q for q in self._worker.blocking if self._rooms.is_full(q, self._writer.backlog(q), now)]
             waits = self._feed(full, now)
             if full:
                 waits = min(waits, _NO_ROOM_S)
@@ -176,10 +179,6 @@ class Host:
             if time.monotonic() - self._ticked_at >= _TICK_S:
                 self._ticked_at = time.monotonic()
                 self._give(Ticked(self._ticked_at))
-
-    def _room(self, queue: str) -> int:
-        """The queues of the data paths of one task share what another one has for its inbox."""
-        return max(self._setup.room_bytes // self._plan.shares.get(queue, 1), _LEAST_ROOM_BYTES)
 
     def _feed(self, full: list[str], now: float) -> float:
         """Give the tasks what their sources have; gives how long there is nothing to do for sources."""
