@@ -2,9 +2,9 @@
 
 - ```python blocks of the README run in order, with a small `payments` DataFrame; those of docs/ in `test_examples`;
 - ```sql blocks are metric texts, some with streams, and must parse;
-- ```console blocks run in a folder with `payments.parquet`, `payments.csv`, `spending_flow.py` and, as `rules.sql`, the
-  page's latest sql block above; lines below a `$` command are its output, in which `...` stands for anything. `make` is
-  only looked up.
+- ```console blocks run in a folder with `payments.parquet`, `payments.csv`, `spending_flow.py`, `fraud_model.py` and,
+  as `rules.sql`, the page's latest sql block above; lines below a `$` command are its output, in which `...` stands for
+  anything. `make` is only looked up.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     payments = make_day(seed=1, payments=2_000, bursts_a_kind=2).payments
     pq.write_table(payments, folder / "payments.parquet")
     pcsv.write_csv(payments, folder / "payments.csv")
-    shutil.copy(ROOT / "examples" / "spending_flow.py", folder)
+    for example in ("spending_flow.py", "fraud_model.py"):
+        shutil.copy(ROOT / "examples" / example, folder)
     return folder
 
 

@@ -24,6 +24,11 @@ LINES = {
         "without ordered(), changes are refused: yes",
     ],
     "first_metric.py": ["|  5|2026-03-03 12:05:00| ann| 60.00|  3|85.00|"],
+    "fraud_model.py": [
+        "program FraudModel: consistent on 12 events with 2 tags, seed 0",
+        "19980 payments, 1844 alerts, 20 models, such as",
+        "as the loop gives them: yes",
+    ],
     "fraud_rules.py": ["card testing        : 12 stolen cards,   0 others"],
     "replay_arrival.py": [
         "   101  12:04      20            530                30  <- the late payment was not there yet"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 import headrace as hr
-from headrace.demo.programs import PROGRAMS
+from headrace.demo.programs import PROGRAMS, EventWindows
 from headrace.testing.flows import kill_workers
-from headrace.testing.synchronized import events_of, expected_of, live_flow, on_batch, on_stream
+from headrace.testing.synchronized import events_of, expected_of, live_flow, on_batch, on_stream, rows_of_frame
 from headrace.testing.trees import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -37,6 +40,29 @@ def test_a_flow_whose_workers_are_killed(spark: SparkSession, tmp_path: Path) ->
     kill_workers(job, kills=2, seed=1, pause_s=(0.2, 0.8))
     assert job.wait(200)
     assert rows_of(pq.read_table(tmp_path / "out")) == expected_of("key_counters", events)
+
+
+class Dying(EventWindows):
+    """It kills its worker once."""
+
+    def __init__(self, mark: str):
+        self._mark = mark
+
+    def update_batch(self, state: Any, events: Any) -> Any:
+        if 9 in events.column("value").to_pylist() and not os.path.exists(self._mark):
+            Path(self._mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().update_batch(state, events)
+
+
+@pytest.mark.chaos
+def test_a_batch_whose_worker_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    events = events_of("event_windows", seed=4)
+    pq.write_table(events, tmp_path / "events.parquet")
+    made = hr.synchronize(Dying(str(tmp_path / "died")), arrival="arrival", parallelism=2, tasks=2)
+    found = rows_of_frame(spark.read.parquet(str(tmp_path / "events.parquet")).transform(made))
+    assert (tmp_path / "died").exists()
+    assert found == expected_of("event_windows", events)
 
 
 @pytest.mark.chaos

@@ -22,6 +22,8 @@ from headrace.flow.effects import (
 from headrace.flow.plan import Plan
 
 _PROBE_S: Final = 0.05
+_UNANSWERED_S: Final = 1.0
+"""After this long a question is put again. Sooner, and workers that take longer to answer would never be heard."""
 _ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
@@ -48,6 +50,7 @@ class _Probe:
     sent_at: float = 0.0
     before: Any = None
     answers: dict[int, Any] = field(default_factory=dict)
+    was_asked: bool = False
 
 
 class Coordinator:
@@ -132,7 +135,8 @@ class Coordinator:
         if now_s - self._told_at >= _ALIVE_S:
             self._told_at = now_s
             effects.append(Tell({"say": "alive"}))
-        if self._asks() and now_s - self._probe.sent_at >= _PROBE_S:
+        is_open = self._probe.was_asked and len(self._probe.answers) < len(self._workers)
+        if self._asks() and now_s - self._probe.sent_at >= (_UNANSWERED_S if is_open else _PROBE_S):
             effects += self._ask()
         return effects
 
@@ -163,7 +167,7 @@ class Coordinator:
 
     def _ask(self) -> list[CoordinatorEffect]:
         before = self._probe.answers if len(self._probe.answers) == len(self._workers) else None
-        self._probe = _Probe(self._probe.number + 1, self._now, before)
+        self._probe = _Probe(self._probe.number + 1, self._now, before, was_asked=True)
         say = "commit" if self._stopping == "drain" else "answer"
         # A worker that started since does not know yet that sources pause.
         paused = [Tell({"say": "pause"})] if self._stopping == "drain" else []

@@ -199,6 +199,11 @@ class Behaviour(ABC):
         """May it give several records for one?"""
         return False
 
+    @property
+    def counts_tasks(self) -> bool:
+        """Must it have just as many tasks as were drawn, each with the records that come to it?"""
+        return False
+
     def order_problem(self, given: pa.Schema | None) -> str | None:
         """Why records cannot carry the order of their source through it, with the fix."""
         return None

@@ -93,13 +93,16 @@ class _Run:
 
 
 def alone(graph: Graph) -> Graph:
-    """The same flow with one task a stage; sources that have splits keep them.
+    """The same flow with one task a stage; sources that have splits keep them, and so does all before a stage that
+    counts its tasks.
 
     Where there is one source task, all is in its order, and nothing need be ordered.
     """
+    counted = _counted(graph)
 
     def count(node: Any) -> int:
-        return node.parallelism if node.source is not None and node.source.splits() is not None else 1
+        has_splits = node.source is not None and node.source.splits() is not None
+        return node.parallelism if has_splits or node.name in counted else 1
 
     counts = {node.name: count(node) for node in graph.nodes}
 
@@ -120,3 +123,15 @@ def alone(graph: Graph) -> Graph:
             for node in graph.nodes
         ),
     )
+
+
+def _counted(graph: Graph) -> set[str]:
+    """The stages that count their tasks, and all before them."""
+    edge = [node for node in graph.nodes if node.behaviour is not None and node.behaviour.counts_tasks]
+    found: set[str] = set()
+    while edge:
+        node = edge.pop()
+        if node.name not in found:
+            found.add(node.name)
+            edge += [graph.node(arrow.node) for arrow in node.inputs]
+    return found

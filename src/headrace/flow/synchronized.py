@@ -10,6 +10,7 @@ A source marks its way where its times step over a multiple of `beat`: so where 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -22,7 +23,8 @@ from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape
 from headrace.synchronize import snapshots
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.inputs import Inputs, ticks_of
-from headrace.synchronize.mailbox import LAST, Events
+from headrace.synchronize.mailbox import FIRST, LAST, Events
+from headrace.synchronize.node import DOWN, UP
 from headrace.synchronize.optimize import OPTIMIZERS, Optimizer
 from headrace.synchronize.plan import Plan, make_plan
 from headrace.synchronize.program import Program
@@ -86,6 +88,11 @@ class Marked(Behaviour):
 
     @property
     def is_stateful(self) -> bool:
+        return True
+
+    @property
+    def counts_tasks(self) -> bool:
+        """Workers wait for each of them."""
         return True
 
     def __str__(self) -> str:
@@ -213,10 +220,14 @@ class _TreeOperator(Operator):
         self._names = behaviour.given.names
         self._tree = TreeTask(plan, shape.index, behaviour.given, behaviour.sources, is_total=True)
         self._tree.start_alone()
+        # A worker without tags, and with none above it, hears nothing ever: it is done from the start.
+        self._tree.work()
         self._is_dirty = False
+        self._moved_s = [time.monotonic()] * len(behaviour.sources)
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         self._is_dirty = True
+        given: list[pa.RecordBatch] = []
         kinds = batch.column("__kind").to_numpy()
         sources = batch.column("__source").fill_null(-1).to_numpy()
         times, ranks, tags = (batch.column(f"__{name}").fill_null(-1).to_numpy() for name in ("time", "rank", "tag"))
@@ -228,13 +239,25 @@ class _TreeOperator(Operator):
                 events = Events(rows, times[cut], ranks[cut], tags[cut].astype(np.int64))
                 self._tree.push(int(sources[start]), events)
             elif kinds[start] == _MARK:
+                self._moved_s[int(sources[start])] = time.monotonic()  # for its report alone
                 for row in range(start, stop):
                     self._tree.complete(int(sources[start]), (int(times[row]), int(ranks[row])))
             else:
-                for content in batch.column("__message").slice(start, stop - start).to_pylist():
-                    self._tree.receive(self._codec.decode(content))
-        given: Outputs = [(MAIN, each) for each in self._tree.work()]
-        return [*given, *self._messages()]
+                given += self._receive(batch.column("__message").slice(start, stop - start).to_pylist())
+        given += self._tree.work()
+        return [*((MAIN, each) for each in given), *self._messages()]
+
+    def _receive(self, contents: Sequence[bytes]) -> list[pa.RecordBatch]:
+        """A state lets go what was held up. So all that came before it is done first: otherwise it would depend on
+        where the input is cut whether the next requests leave before the state that goes down, or behind it."""
+        given: list[pa.RecordBatch] = []
+        for content in contents:
+            message = self._codec.decode(content)
+            is_state = message.kind in (UP, DOWN)
+            given += self._tree.work() if is_state else []
+            self._tree.receive(message)
+            given += self._tree.work() if is_state else []
+        return given
 
     def _messages(self) -> Outputs:
         if not self._tree.outbox:
@@ -277,7 +300,14 @@ class _TreeOperator(Operator):
             at += size
 
     def report(self) -> Mapping[str, Any] | None:
-        return {"waiting": self._tree.rows, "waits_for": self._tree.waits_for()}
+        """How many events wait, and which streams they wait for, if it is a stream."""
+        now = time.monotonic()
+        waits = []
+        for source in self._tree.waits_for():
+            time_, since_s = self._tree.frontiers[source][0], now - self._moved_s[source]
+            last = "nothing has come of it" if time_ == FIRST[0] else f"it has come to {time_}"
+            waits.append(f"waiting for stream {self._tree.sources[source]} since {since_s:.1f} s: {last}")
+        return {"waiting": self._tree.rows, "waits_for": waits}
 
 
 # ------------------------------------------------------------------------- draw

@@ -194,12 +194,12 @@ class Task:
         return self._taken()
 
     def end_loops(self) -> list[Effect]:
-        """Nothing comes back any more, and nothing else comes."""
-        if set(self.plan.channels) - self.ended <= set(self.plan.back_channels) and self.plan.back_channels:
+        """Nothing comes back any more, and nothing else comes. One that has finished has nothing more to commit."""
+        is_due = not self.finished and bool(self.plan.back_channels)
+        if is_due and set(self.plan.channels) - self.ended <= set(self.plan.back_channels):
             self.ended.update(self.plan.back_channels)
             self.dirty = True
-            if not self.finished:
-                self._finish()
+            self._finish()
         return self._taken()
 
     def _new_part(self, frame: Frame, position: int) -> Frame | None:

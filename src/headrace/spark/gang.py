@@ -6,6 +6,7 @@ that they know the secret of the run before anything else is read, and what come
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import queue
@@ -23,7 +24,9 @@ from headrace.errors import EnvironmentProblem
 _BYE: Final = b""
 _MEET_S: Final = 60.0
 _HANDSHAKE_S: Final = 5.0
+_LOOK_S: Final = 0.01
 _NONCE: Final = 32
+_BACKLOG: Final = 128
 _LENGTH: Final = struct.Struct("<I")
 _HELLO: Final = struct.Struct(f"<I{_NONCE}s{hashlib.sha256().digest_size}s")
 
@@ -50,15 +53,13 @@ class Gang:
             self._meet(meet, host or _own_host())
 
     def _meet(self, meet: Callable[[str], Sequence[str]], host: str) -> None:
-        with socket.create_server((host, 0), backlog=self.size) as listener:
+        with socket.create_server((host, 0), backlog=_BACKLOG + self.size) as listener:
             places = meet(f"{host} {listener.getsockname()[1]}")
             # Each calls those before it, and is called by those after it.
             for other in range(self.task):
                 address, port = places[other].rsplit(" ", 1)
                 self._lines[other] = self._call(other, address, int(port))
-            deadline = time.monotonic() + _MEET_S
-            while len(self._lines) < self.size - 1:
-                self._answer(listener, deadline)
+            self._answer(listener, time.monotonic() + _MEET_S)
         for number, line in self._lines.items():
             line.settimeout(None)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,35 +69,54 @@ class Gang:
         return hmac.digest(self._secret, role + struct.pack("<II", caller, answerer) + nonce, "sha256")
 
     def _call(self, other: int, address: str, port: int) -> socket.socket:
-        line = socket.create_connection((address, port), timeout=_MEET_S)
-        theirs, own = _read(line, _NONCE), secrets.token_bytes(_NONCE)
-        line.sendall(_HELLO.pack(self.task, own, self._proof(b"call", self.task, other, theirs)))
-        if not hmac.compare_digest(_read(line, 32), self._proof(b"answer", self.task, other, own)):
+        try:
+            line = socket.create_connection((address, port), timeout=_MEET_S)
+            theirs, own = _read(line, _NONCE), secrets.token_bytes(_NONCE)
+            line.sendall(_HELLO.pack(self.task, own, self._proof(b"call", self.task, other, theirs)))
+            answer = _read(line, 32)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"task {self.task} cannot talk to task {other} at {address}:{port} ({error}); workers must reach each "
+                f"other over TCP"
+            ) from None
+        if not hmac.compare_digest(answer, self._proof(b"answer", self.task, other, own)):
+            line.close()
             raise EnvironmentProblem(f"{address}:{port} is not task {other} of this run: it does not know its secret")
         return line
 
     def _answer(self, listener: socket.socket, deadline: float) -> None:
+        """The calls of those after it. Each has a thread of its own: a stranger who says nothing holds up nobody."""
+        wanted = set(range(self.task + 1, self.size))
+        met: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
+        listener.settimeout(_LOOK_S)
+        while wanted:
+            missing = ", ".join(map(str, sorted(wanted)))
+            if time.monotonic() > deadline:
+                raise EnvironmentProblem(
+                    f"task {missing} did not call within {_MEET_S:.0f} s; workers must reach each other over TCP"
+                )
+            with contextlib.suppress(TimeoutError):
+                line, _ = listener.accept()
+                threading.Thread(target=self._greet, args=(line, met), daemon=True).start()
+            while not met.empty():
+                number, line = met.get()
+                if number in wanted:
+                    wanted.discard(number)
+                    self._lines[number] = line
+                else:
+                    line.close()
+
+    def _greet(self, line: socket.socket, met: queue.SimpleQueue[tuple[int, socket.socket]]) -> None:
         """A call of another member. One of a stranger is not answered."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            missing = ", ".join(str(n) for n in range(self.size) if n != self.task and n not in self._lines)
-            raise EnvironmentProblem(
-                f"task {missing} did not call within {_MEET_S:.0f} s; workers must reach each other over TCP"
-            )
-        listener.settimeout(left)
-        try:
-            line, _ = listener.accept()
-        except TimeoutError:
-            return
-        line.settimeout(_HANDSHAKE_S)
         nonce = secrets.token_bytes(_NONCE)
         try:
+            line.settimeout(_HANDSHAKE_S)
             line.sendall(nonce)
             number, theirs, proof = _HELLO.unpack(_read(line, _HELLO.size))
             is_ours = hmac.compare_digest(proof, self._proof(b"call", number, self.task, nonce))
-            if is_ours and self.task < number < self.size and number not in self._lines:
+            if is_ours and self.task < number < self.size:
                 line.sendall(self._proof(b"answer", number, self.task, theirs))
-                self._lines[number] = line
+                met.put((number, line))
                 return
         except OSError:
             pass
@@ -150,6 +170,9 @@ class Gang:
 
     def close(self) -> None:
         for line in self._lines.values():
+            # The thread that listens keeps the line open: without this the others would not hear that it is over.
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
             line.close()
 
 

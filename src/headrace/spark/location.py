@@ -34,7 +34,7 @@ def find_location(spark: SparkSession, given: str | None) -> tuple[str, bool]:
         return f"{checkpoints.removeprefix('file:').rstrip('/')}/headrace-state", False
     raise DefinitionError(
         "a streaming DataFrame needs a place to keep state between batches: "
-        f'Metrics(..., state="/path/to/state") or spark.conf.set("{STATE_CONF}", "/path/to/state")'
+        f'state="/path/to/state" or spark.conf.set("{STATE_CONF}", "/path/to/state")'
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from headrace.synchronize.mailbox import Events
 from headrace.synchronize.optimize import OPTIMIZERS, Optimizer
 from headrace.synchronize.plan import Plan, make_plan
 from headrace.synchronize.program import Program
-from headrace.synchronize.tags import BUCKETS, OTHER, Bucket, Other, guessed_rates, tag_space, tag_text
+from headrace.synchronize.tags import BUCKETS, OTHER, Bucket, Other, guessed_rates, in_tag_order, tag_space, tag_text
 
 TASK: Final = "__headrace_task"
 _BUCKET: Final = "__headrace_bucket"
@@ -67,9 +67,11 @@ class Synchronized:
         self.inputs.check(df.columns)
         if df.isStreaming:
             return self._stream(df)
-        slots = slot_count(df.sparkSession)
+        df = df.where(column(self.inputs.tag[0]).isNotNull())  # heartbeats: all has come anyway
         known = self._known(df)
-        plan = self.plan(known, slots)
+        if not known:
+            return df.sparkSession.createDataFrame([], self._outputs())
+        plan = self.plan(known, slot_count(df.sparkSession))
         return self._run(self._placed(df, known, plan), df.columns, plan)
 
     def _stream(self, df: DataFrame) -> DataFrame:
@@ -81,12 +83,15 @@ class Synchronized:
         known = self._said()
         plan = self.plan(known, slot_count(df.sparkSession))
         task = StreamingTask(plan, self.inputs, tuple(df.columns), streams, location, secrets.token_bytes(32))
-        return self._placed(df, known, plan).mapInArrow(task.work, self._outputs(), barrier=True)
+        return self._gang(self._placed(df, known, plan), task.work, plan.tasks)
 
-    def explain(self, df: DataFrame) -> str:
-        """The tree of workers that would run, with rates, as text."""
+    def explain(self, df: DataFrame, form: Literal["tree", "mermaid"] = "tree") -> str:
+        """The tree of workers that would run, with rates, as text or for Mermaid."""
         self.inputs.check(df.columns)
-        return explain(self.plan(self._known(df), slot_count(df.sparkSession)))
+        known = self._said() if df.isStreaming else self._known(df.where(column(self.inputs.tag[0]).isNotNull()))
+        if not known:
+            return f"program {self.program.name}: there are no events"
+        return explain(self.plan(known, slot_count(df.sparkSession)), form)
 
     # -------------------------------------------------------------------- plan
 
@@ -108,14 +113,20 @@ class Synchronized:
         if self._rates is not None:
             return self._said()
         counted = df.groupBy(*self._columns(df)).count().orderBy(*[F.col(name) for name, _ in self._keys(df)])
-        rows = counted.limit(_MOST_TAGS + 1).collect()
-        if len(rows) > _MOST_TAGS:
+        rows = counted.limit(_MOST_TAGS + 1).collect() if not self.is_bucketed else counted.collect()
+        if len(rows) > _MOST_TAGS and not self.is_bucketed:
             raise ProgramError(
                 self.program.name,
                 f"there are more than {_MOST_TAGS} tags; say depends as a table, with tags of a kind and a key, and "
                 f"keys share buckets: depends = {{'reset': ('reset', 'increment')}}, tag=('kind', 'key')",
             )
-        return [self._read(tuple(row)) for row in rows]
+        found = [self._read(tuple(row)) for row in rows]
+        for each in found if self.program.tags is not None else ():
+            if each.tag not in (self.program.tags or ()):
+                listed = ", ".join(map(tag_text, self.program.tags or ()))
+                problem = f"an event has the tag {tag_text(each.tag)}, and its tags are {listed}; add it to them"
+                raise ProgramError(self.program.name, problem)
+        return found
 
     def _said(self) -> list[_Known]:
         """What rates= says, or the program."""
@@ -125,8 +136,8 @@ class Synchronized:
             known = [(tag, None, float(rate)) for tag, rate in self._rates.items()]
             known += [(OTHER, None, 0.0)] if self.program.tags is None else []
         found = []
-        for tag, stream, rate in sorted(known, key=lambda each: tag_text(each[0])):
-            row = (tag.kind, tag.number) if isinstance(tag, Bucket) else (tag,) if columns == 1 else tag
+        for tag, stream, rate in in_tag_order(known):
+            row: Any = (tag.kind, tag.number) if isinstance(tag, Bucket) else (tag,) if columns == 1 else tag
             found.append(_Known(tag, stream, rate, row))
         return found
 
@@ -224,7 +235,12 @@ class Synchronized:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from _work(plan, inputs, list(names), secret, batches)
 
-        return df.mapInArrow(work, self._outputs(), barrier=True)
+        return self._gang(df, work, plan.tasks)
+
+    def _gang(self, df: DataFrame, work: Any, tasks: int) -> DataFrame:
+        """Spark starts a barrier stage again only where another one follows: so what it gives is handed on."""
+        given = df.mapInArrow(work, self._outputs(), barrier=True)
+        return given.repartitionById(tasks, F.spark_partition_id())
 
     def _outputs(self) -> T.StructType:
         return spark_struct([(field.name, field.type) for field in self.program.outputs])
@@ -244,8 +260,12 @@ def _work(
             yield Events(batch.select(names), times, ranks, batch.column(ITAG).to_numpy().astype(np.int64))
 
     schema = pa.schema([(name, pa.null()) for name in names])
+    task = GangTask(plan, gang, Codec(program), schema)
     try:
-        yield from GangTask(plan, gang, Codec(program), schema).run(events())
+        yield from task.run(events())
+    except Exception as error:
+        task.fail(error)
+        raise
     finally:
         gang.close()
 

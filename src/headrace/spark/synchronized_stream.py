@@ -64,7 +64,11 @@ class StreamingTask:
             reached = {name: max(each.get(name, FAR) for each in (newest, *heard)) for name in self.streams}
             ready, waiting = self._split(rows, before, min(reached.values()), gang.task)
             task = GangTask(self.plan, gang, codec, pa.schema([(name, pa.null()) for name in self.names]))
-            yield from task.run_stretch(before.state, ready)
+            try:
+                yield from task.run_stretch(before.state, ready)
+            except Exception as error:
+                task.fail(error)
+                raise
             versions.save(int(batch), gang.task, gang.size, task.has_root, task.state, reached, waiting)
         finally:
             gang.close()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from typing import Any
+import zlib
+from typing import Any, Final
 
-from headrace.errors import ProgramError
+from headrace.errors import ProgramError, StateMismatch
 from headrace.model import plain_json
+from headrace.model.failures import problem_of
 from headrace.synchronize.node import Message
 from headrace.synchronize.program import Program, pairs_of
+
+_LARGE: Final = 4096
+"""Bytes from which on a message is packed: large states are lists of much the same."""
 
 
 def state_types(program: Program) -> dict[str, type]:
@@ -44,12 +49,22 @@ class Codec:
         return plain_json.dumps(state, f"program {self._program.name}: its state", self._types)
 
     def loads(self, content: bytes) -> Any:
-        return plain_json.loads(content, self._types)
+        """Raises StateMismatch for a state of a type that the program does not have, or has with other fields."""
+        try:
+            return plain_json.loads(content, self._types)
+        except (KeyError, ValueError, TypeError) as error:
+            raise StateMismatch(
+                f"program {self._program.name}: a state that it kept does not fit its types of states any more "
+                f"({problem_of(error)}); keep them as they were, or start anew"
+            ) from None
 
     def encode(self, message: Message) -> bytes:
         fields = [message.to, message.kind, *message.key, message.tag, message.sender, message.state]
-        return plain_json.dumps(fields, f"program {self._program.name}: its state", self._types)
+        content = plain_json.dumps(fields, f"program {self._program.name}: its state", self._types)
+        return content if len(content) < _LARGE else zlib.compress(content, 1)
 
     def decode(self, content: bytes) -> Message:
+        if content[:1] != b"[":
+            content = zlib.decompress(content)
         to, kind, time, rank, tag, sender, state = plain_json.loads(content, self._types)
         return Message(to, kind, (time, rank), tag, sender, state)

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from headrace.errors import ProgramError
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.mailbox import FIRST, LAST, Events, Key
 from headrace.synchronize.plan import Plan
@@ -16,7 +17,10 @@ from headrace.synchronize.tree import TreeTask
 _MARK: Final = struct.Struct("<qq")
 _MESSAGE: Final = b"m"
 _FRONTIER: Final = b"f"
+_FAILED: Final = b"e"
 _PATIENCE_S: Final = 0.5
+_TELLINGS: Final = 16
+"""How often a task says how far it has read, while it reads as many rows as may wait."""
 
 
 class Line(Protocol):
@@ -38,9 +42,10 @@ class GangTask:
     def __init__(self, plan: Plan, gang: Line, codec: Codec, schema: pa.Schema, limit_rows: int = 1 << 18):
         self._plan, self._gang, self._codec = plan, gang, codec
         self._tree = TreeTask(plan, gang.task, schema, ["input"])
+        self._tree.flush = self._send
         self._read: list[Key] = [FIRST] * gang.size
         """How far each task has read."""
-        self._limit_rows = limit_rows
+        self._limit_rows, self._untold_rows = limit_rows, 0
         self.state: Any = None
 
     def run(self, events: Iterator[Events]) -> Iterator[pa.RecordBatch]:
@@ -51,14 +56,16 @@ class GangTask:
             if not len(part):
                 continue
             self._tree.push(0, part)
-            self._have_read(part.key(len(part) - 1))
+            self._have_read(part.key(len(part) - 1), len(part))
             yield from self._work()
             self._listen(0)
             yield from self._work()
             while self._tree.rows > self._limit_rows and self._read[self._gang.task] > min(self._read):
+                self._tell_read()
                 self._listen(_PATIENCE_S)
                 yield from self._work()
         self._have_read(LAST)
+        self._tell_read()
         yield from self._work()
         while not self._tree.is_done:
             self._listen(_PATIENCE_S)
@@ -81,19 +88,37 @@ class GangTask:
             self.state = self._tree.state
         self._gang.leave()
 
+    def fail(self, error: Exception) -> None:
+        """Let the others know why this task goes away."""
+        for other in range(self._gang.size):
+            if other != self._gang.task:
+                self._gang.say(other, _FAILED + str(error).encode())
+
     @property
     def has_root(self) -> bool:
         return 0 in self._tree.nodes
 
-    def _have_read(self, key: Key) -> None:
+    def _have_read(self, key: Key, rows: int = 0) -> None:
         self._tree.complete(0, key)
         self._read[self._gang.task] = key
+        self._untold_rows += max(1, rows)
+        if self._untold_rows * _TELLINGS > self._limit_rows:
+            self._tell_read()
+
+    def _tell_read(self) -> None:
+        """How far this task has read: not for every part, but always before it waits because of others."""
+        if not self._untold_rows:
+            return
+        self._untold_rows = 0
         for other in range(self._gang.size):
             if other != self._gang.task:
-                self._gang.say(other, _FRONTIER + _MARK.pack(*key))
+                self._gang.say(other, _FRONTIER + _MARK.pack(*self._read[self._gang.task]))
 
     def _work(self) -> Iterator[pa.RecordBatch]:
         yield from self._tree.work()
+        self._send()
+
+    def _send(self) -> None:
         sent: dict[int, list[bytes]] = {}
         for task, message in self._tree.outbox:
             sent.setdefault(task, []).append(_MESSAGE + self._codec.encode(message))
@@ -106,6 +131,8 @@ class GangTask:
         said = self._gang.hear(wait_s)
         while said is not None:
             kind, content = said.content[:1], said.content[1:]
+            if kind == _FAILED:
+                raise ProgramError(self._plan.space.program.name, f"task {said.sender} stopped: {content.decode()}")
             if kind == _FRONTIER:
                 time, rank = _MARK.unpack(content)
                 self._read[said.sender] = (time, rank)

@@ -53,6 +53,12 @@ def inputs_of(
         missing = "time" if found_time is None else "tag"
         raise ProgramError(program.name, f"say {missing}=, the column with the {missing} of events")
     columns = (found_tag,) if isinstance(found_tag, str) else tuple(found_tag)
+    if not columns:
+        raise ProgramError(program.name, "tag= is empty; say the column with the tag of events, or several")
+    for name, is_there in (("outputs", isinstance(getattr(program, "outputs", None), pa.Schema)),
+                           ("depends", hasattr(program, "depends"))):  # fmt: skip
+        if not is_there:
+            raise ProgramError(program.name, f"it has no {name}; see hr.Program")
     return Inputs(program.name, found_time, columns, stream, arrival)
 
 
@@ -67,5 +73,7 @@ def ticks_of(column: pa.Array, program: str, name: str) -> Ints:
     elif not pa.types.is_integer(column.type):
         raise ProgramError(program, f"{name} is {column.type}; a time is a number, a date or a time stamp")
     found: Any = column.to_numpy(zero_copy_only=False)
+    if found.dtype == np.uint64 and len(found) and int(found.max()) >= 1 << 63:
+        raise ProgramError(program, f"{name} is {int(found.max())}; a time must fit into 64 bits with a sign")
     ticks: Ints = found.astype(np.int64, copy=False)
     return ticks

@@ -180,7 +180,7 @@ class TreeNode:
             if item.events is None:
                 self._send_up(state)
                 return
-            state = self._running.run(state, item.events.batch)
+            state = self._running.run_rows(state, item.events.batch)
             self._give(state)
 
     def _joined(self) -> Any:

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from headrace.synchronize.plan import Plan, Worker
+from headrace.synchronize.program import pairs_of
 from headrace.synchronize.tags import TagSpace
 
 Optimizer: TypeAlias = Callable[[TagSpace, int], Worker]
+_TINY_EACH: Final = 0.05
+_TINY_TOGETHER: Final = 0.25
+"""Of what a leaf has to do."""
 
 
 def sequential(space: TagSpace, leaves: int = 1) -> Worker:
@@ -49,7 +53,41 @@ def _grown(space: TagSpace, tags: tuple[int, ...], leaves: int, rates: Sequence[
         families = _families(space, left)
     if len(families) < 2:
         return Worker(tags)
-    return _nested(space, tuple(sorted(own)), _shared_out(families, leaves, rates), rates)
+    tiny = _tiny(space, families, leaves, rates)
+    large = [family for family in families if family not in tiny]
+    tree = _nested(space, tuple(sorted(own)), _shared_out(large, leaves, rates), rates)
+    return _with_more(tree, [tag for family in tiny for tag in family], rates)
+
+
+def _tiny(
+    space: TagSpace, families: list[tuple[int, ...]], leaves: int, rates: Sequence[float]
+) -> list[tuple[int, ...]]:
+    """Families that a leaf can take on beside others: one of their own would be idle. Where states have one type."""
+    if any(pair.whole is not None for pair in pairs_of(space.program)):
+        return []
+    weights = {family: sum(rates[tag] for tag in family) for family in families}
+    total = sum(weights.values()) or 1.0
+    found = [family for family in families if leaves * weights[family] / total < _TINY_EACH]
+    is_idle = sum(leaves * weights[family] / total for family in found) < _TINY_TOGETHER
+    return found if is_idle and len(found) < len(families) else []
+
+
+def _with_more(tree: Worker, tags: list[int], rates: Sequence[float]) -> Worker:
+    """With more tags at the leaf that has least to do. They are independent of all others that are not above it."""
+    if not tags:
+        return tree
+    leaves = [worker for worker in tree.all_below() if worker.is_leaf]
+    least = min(leaves, key=lambda leaf: sum(rates[tag] for tag in leaf.tags))
+
+    def copied(worker: Worker) -> Worker:
+        if worker is least:
+            return Worker(tuple(sorted((*worker.tags, *tags))))
+        if worker.children is None:
+            return worker
+        left, right = worker.children
+        return Worker(worker.tags, (copied(left), copied(right)))
+
+    return copied(tree)
 
 
 def _families(space: TagSpace, tags: Sequence[int]) -> list[tuple[int, ...]]:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from headrace.errors import PlanError
-from headrace.synchronize.program import Pair, pairs_of
-from headrace.synchronize.tags import ImplementationTag, TagSpace
+from headrace.synchronize.program import Pair, Program, pairs_of
+from headrace.synchronize.tags import Bucket, ImplementationTag, Other, TagSpace
 
 
 @dataclass(frozen=True)
@@ -187,12 +187,21 @@ def _typed(space: TagSpace, root: Worker) -> tuple[dict[int, type], dict[int, Pa
     kinds: dict[int, type] = {}
     chosen: dict[int, Pair] = {}
 
-    def handles(kind: type, worker: Worker) -> bool:
-        tags = [space.entries[tag].tag for tag in worker.subtree]
-        return all(program.handles(kind, tag) for tag in tags)
+    misfits: list[tuple[int, str]] = []
+    """How deep, and what."""
 
-    def fits(worker: Worker, kind: type) -> bool:
-        if not handles(kind, worker):
+    def fits(worker: Worker, kind: type, depth: int = 0) -> bool:
+        strange = [
+            number for number in sorted(worker.subtree) if not _handles(program, kind, space.entries[number].tag)
+        ]
+        if strange:
+            named = ", ".join(str(space.entries[number]) for number in strange)
+            misfits.append(
+                (
+                    depth,
+                    f"{_named(space, worker)} would have {kind.__name__} as its state, which does not handle {named}",
+                )
+            )
             return False
         kinds[id(worker)] = kind
         if worker.children is None:
@@ -201,9 +210,13 @@ def _typed(space: TagSpace, root: Worker) -> tuple[dict[int, type], dict[int, Pa
             if pair.whole not in (None, kind):
                 continue
             left, right = (pair.left or kind, pair.right or kind)
-            if fits(worker.children[0], left) and fits(worker.children[1], right):
+            if fits(worker.children[0], left, depth + 1) and fits(worker.children[1], right, depth + 1):
                 chosen[id(worker)] = pair
                 return True
+        if not any(pair.whole in (None, kind) for pair in pairs):
+            misfits.append(
+                (depth, f"{_named(space, worker)} would have {kind.__name__} as its state, which has no fork")
+            )
         return False
 
     if not root.is_leaf and not pairs:
@@ -212,9 +225,17 @@ def _typed(space: TagSpace, root: Worker) -> tuple[dict[int, type], dict[int, Pa
         raise PlanError(
             program.name,
             f"no sequence of its forks gives each worker a type of state that handles its tags, from "
-            f"{first.__name__} on; see handles() and the forks that are marked @hr.fork",
+            f"{first.__name__} on: {max(misfits, key=lambda each: each[0])[1]}; see handles() and the forks that are "
+            f"marked @hr.fork",
         )
     return kinds, chosen
+
+
+def _handles(program: Program, kind: type, tag: Any) -> bool:
+    """Of a bucket only the kind is known. All else comes to the root alone, whose state takes everything."""
+    if isinstance(tag, Other):
+        return True
+    return program.handles(kind, (tag.kind,) if isinstance(tag, Bucket) else tag)
 
 
 # --------------------------------------------------------------------- placement

@@ -15,6 +15,9 @@ from headrace.synchronize.program import Program
 
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
 _ROWS_AT_ONCE: Final = 4096
+_MISFITS: Final = (
+    pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError
+)  # fmt: skip
 
 
 def event_type(names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
@@ -37,8 +40,10 @@ class Running:
 
     def run(self, state: Any, batch: pa.RecordBatch) -> Any:
         """The state after a run of events. Raises StageFailed with the event that the program raised for."""
-        if self.is_columnar:
-            return self._run_columns(state, batch)
+        return self._run_columns(state, batch) if self.is_columnar else self.run_rows(state, batch)
+
+    def run_rows(self, state: Any, batch: pa.RecordBatch) -> Any:
+        """The same with `update` alone: for few events that is several times as fast."""
         update = self.program.update
         for event in self.events(batch):
             try:
@@ -53,16 +58,21 @@ class Running:
         try:
             state, given = self.program.update_batch(state, batch)  # type: ignore[attr-defined]
         except Exception as error:
-            raise self._failed("update_batch", error, next(iter(self.events(batch.slice(0, 1))), None)) from error
-        if given is not None and given.num_rows:
+            first = next(iter(self.events(batch.slice(0, 1))), None)
+            raise self._failed("update_batch", error, first, batch.num_rows) from error
+        if given is not None:
+            found = self._conforming(given)
             self._flush_rows()
-            self._batches.append(self._conforming(given))
+            self._batches += [found] if found.num_rows else []
         return state
 
-    def _failed(self, method: str, error: Exception, event: Any) -> StageFailed:
-        if isinstance(error, TypeError | ValueError) and "unpack" in str(error):
-            error = TypeError(f"{method} must give (state, outputs), a pair: {error}")
-        return stage_failed(self.program.name, error, shown(event))
+    def _failed(self, method: str, error: Exception, event: Any, events: int = 1) -> StageFailed:
+        """Where a method gave something else than it must, that is said; its own errors are as they are."""
+        is_here = error.__traceback__ is not None and error.__traceback__.tb_next is None
+        if is_here and isinstance(error, TypeError | ValueError) and ("unpack" in str(error) or "iter" in str(error)):
+            error = TypeError(f"{method} must give (state, outputs), a pair: {error}").with_traceback(None)
+        more = f" and the {events - 1} events behind it" if events > 1 else ""
+        return stage_failed(self.program.name, error, shown(event) + more)
 
     def events(self, batch: pa.RecordBatch) -> Iterable[Any]:
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
@@ -100,7 +110,13 @@ class Running:
             raise ProgramError(
                 self.program.name, f"update_batch gave {found}, and its outputs are a record batch of {wanted.names}"
             )
-        return batch if batch.schema.equals(wanted) else batch.cast(wanted)
+        try:
+            return batch if batch.schema.equals(wanted) else batch.cast(wanted)
+        except (pa.ArrowException, ValueError) as error:
+            columns = ", ".join(f"{field.name} {field.type}" for field in wanted)
+            raise ProgramError(
+                self.program.name, f"what update_batch gave does not fit its outputs, {columns} ({problem_of(error)})"
+            ) from None
 
 
 def rows_to_batch(program: Program, rows: list[Any]) -> pa.RecordBatch:
@@ -108,12 +124,12 @@ def rows_to_batch(program: Program, rows: list[Any]) -> pa.RecordBatch:
     schema = program.outputs
     try:
         return _batch(rows, schema)
-    except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError):
+    except _MISFITS:
         pass
     for row in rows:
         try:
             _batch([row], schema)
-        except (pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        except _MISFITS as error:
             columns = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise ProgramError(
                 program.name,

@@ -22,6 +22,8 @@ from headrace.synchronize.program import Program, Tag, kind_of
 
 Ints = npt.NDArray[np.int64]
 BUCKETS: Final = 64
+_MOST_KNOWN: Final = 1 << 16
+"""How many tags are remembered with their places. Keys may be without end."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,17 @@ def tag_text(tag: Any) -> str:
 
 def bucket_of(tag: Tag) -> int:
     """Of the key: all values of the tag but the first, as texts."""
-    text = "\x00".join(map(str, tag[1:]))
+    text = "\x00".join(map(str, tag[1:] if isinstance(tag, tuple) else ()))
     return zlib.crc32(text.encode()) % BUCKETS
+
+
+def _number_of(tag: Any) -> int:
+    """Of the bucket that a tag is in."""
+    return tag.number if isinstance(tag, Bucket) else bucket_of(tag)
+
+
+def _kind_alone(tag: Any) -> Tag:
+    return (tag.kind if isinstance(tag, Bucket) else kind_of(tag),)
 
 
 @dataclass(frozen=True)
@@ -91,18 +102,24 @@ class TagSpace:
     @cached_property
     def dependence(self) -> npt.NDArray[np.bool_]:
         """A matrix: does the order of two events with these implementation tags matter?"""
-        count = len(self.entries)
-        found = np.zeros((count, count), np.bool_)
-        for a in range(count):
-            for b in range(a, count):
-                found[a, b] = found[b, a] = self._dependent(self.entries[a].tag, self.entries[b].tag)
-        return found
+        # Parts and streams of a tag are alike: each is asked about once.
+        tags = list(dict.fromkeys(entry.tag for entry in self.entries))
+        places = {tag: at for at, tag in enumerate(tags)}
+        asked = np.zeros((len(tags), len(tags)), np.bool_)
+        for a, one in enumerate(tags):
+            for b, two in enumerate(tags[: a + 1]):
+                asked[a, b] = asked[b, a] = self._dependent(one, two)
+        at = np.array([places[entry.tag] for entry in self.entries], np.int64)
+        return asked[np.ix_(at, at)]
 
     def _dependent(self, a: Any, b: Any) -> bool:
         if isinstance(a, Other) or isinstance(b, Other):
             return True
-        if isinstance(a, Bucket) and isinstance(b, Bucket):
-            return a.number == b.number and self.program.dependent((a.kind,), (b.kind,))
+        if isinstance(a, Bucket) or isinstance(b, Bucket):
+            if isinstance(a, Bucket) and isinstance(b, Bucket) and a.number != b.number:
+                return False
+            is_one = _number_of(a) == _number_of(b)
+            return is_one and self.program.dependent(_kind_alone(a), _kind_alone(b))
         return self.program.dependent(a, b)
 
     def base_of(self, tag: Tag, stream: Any) -> int:
@@ -120,7 +137,8 @@ class TagSpace:
             raise ProgramError(
                 self.program.name, f"an event has the tag {tag_text(tag)}, and there are only {known}; add it to tags"
             )
-        self._index[tag, stream] = found
+        if len(self._index) < _MOST_KNOWN:
+            self._index[tag, stream] = found
         return found
 
     def numbers_of(self, columns: Sequence[pa.Array], streams: pa.Array | None, spread: Ints) -> Ints:
@@ -138,9 +156,12 @@ class TagSpace:
         known: dict[Tag, bool] = {}
 
         def predicate(tag: Tag) -> bool:
-            if tag not in known:
-                known[tag] = any(number in numbers for base in self._bases(tag) for number in self._parts(base))
-            return known[tag]
+            found = known.get(tag)
+            if found is None:
+                found = any(number in numbers for base in self._bases(tag) for number in self._parts(base))
+                if len(known) < _MOST_KNOWN:
+                    known[tag] = found
+            return found
 
         return predicate
 
@@ -159,7 +180,8 @@ def codes_of(columns: Sequence[pa.Array]) -> tuple[Ints, list[tuple[Any, ...]]]:
     codes: Ints = np.zeros(len(columns[0]), np.int64)
     known: list[list[Any]] = []
     for column in columns:
-        encoded = column.dictionary_encode(null_encoding="encode")
+        plain = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        encoded = plain.dictionary_encode(null_encoding="encode")
         words = encoded.dictionary.to_pylist()
         codes = codes * max(1, len(words)) + encoded.indices.to_numpy(zero_copy_only=False)
         known.append(words)
@@ -221,3 +243,16 @@ def guessed_rates(program: Program, columns: int) -> list[tuple[Tag | Bucket | O
         return [*((kind, None, rate(kind)) for kind in kinds), (OTHER, None, 0.0)]
     buckets = [(Bucket(kind, n), None, rate((kind,)) / BUCKETS) for n in range(BUCKETS) for kind in kinds]
     return [*buckets, (OTHER, None, 0.0)]
+
+
+def in_tag_order(
+    known: Sequence[tuple[Tag | Bucket | Other, Any, float]],
+) -> list[tuple[Tag | Bucket | Other, Any, float]]:
+    """As Spark sorts the values of tags: numbers as numbers, texts as texts; what is other comes last."""
+    plain: list[Any] = [(each[0].kind, each[0].number) if isinstance(each[0], Bucket) else each[0] for each in known]
+    own = [n for n, each in enumerate(known) if not isinstance(each[0], Other)]
+    try:
+        own.sort(key=lambda n: plain[n])
+    except TypeError:
+        own.sort(key=lambda n: tag_text(known[n][0]))
+    return [*(known[n] for n in own), *(each for each in known if isinstance(each[0], Other))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from headrace.synchronize.plan import Member, Plan
 from headrace.synchronize.running import Running
 
 _MOST_FAMILIES: Final = 8
+_FEW_RUNS: Final = 8
 
 
 class TreeTask:
@@ -34,8 +35,12 @@ class TreeTask:
                 self.nodes[member.number] = self._made(member)
         self._owner = np.array(plan.owner, np.int64)
         self._inbox: deque[Message] = deque()
+        self._leaf_inbox: deque[Message] = deque()
+        """Messages for leaves here, which wait until no other worker here has any: those have others that wait."""
         self.outbox: list[tuple[int, Message]] = []
         """Messages for other tasks, with the task."""
+        self.flush: Callable[[], None] | None = None
+        """Sends the outbox; called also before a leaf works, so that nobody waits for that."""
         self.frontiers: list[Key] = [FIRST] * len(self.sources)
 
     def _made(self, member: Member) -> TreeNode:
@@ -83,17 +88,17 @@ class TreeTask:
         """Events of a source for workers here. Raises OrderBroken where they go back in time."""
         if not len(events):
             return
-        owners = self._owner[events.tags]
-        lanes = self._lane_of[events.tags]
-        places = owners * (_MOST_FAMILIES + 1) + lanes
-        first = int(places[0])
-        if (places == first).all():
-            self._push(source, int(owners[0]), int(lanes[0]), events)
-            return
-        order = np.argsort(places, kind="stable")
-        cuts = np.flatnonzero(np.diff(places[order])) + 1
-        for rows in np.split(order, cuts):
-            self._push(source, int(owners[rows[0]]), int(lanes[rows[0]]), events.take(rows))
+        places = self._owner[events.tags] * (_MOST_FAMILIES + 1) + self._lane_of[events.tags]
+        cuts = np.flatnonzero(places[1:] != places[:-1]) + 1
+        if len(cuts) > _FEW_RUNS:
+            # NumPy sorts 16-bit numbers by radix, many times faster than others.
+            order = np.argsort(places.astype(np.uint16) if places.max() < 1 << 16 else places, kind="stable")
+            events, places = events.take(order), places[order]
+            cuts = np.flatnonzero(places[1:] != places[:-1]) + 1
+        # Where there are long runs of one worker, as where barriers are rare, nothing is copied.
+        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(events)], strict=True):
+            owner, lane = divmod(int(places[start]), _MOST_FAMILIES + 1)
+            self._push(source, owner, lane, events.slice(start, stop))
 
     def _push(self, source: int, member: int, family: int, events: Events) -> None:
         node = self.nodes[member]
@@ -112,7 +117,8 @@ class TreeTask:
                 node.mark(key)
 
     def receive(self, message: Message) -> None:
-        self._inbox.append(message)
+        is_leaf = self.nodes[message.to].member.children is None
+        (self._leaf_inbox if is_leaf else self._inbox).append(message)
 
     def close(self) -> None:
         """All has come: when all has been taken, states are joined once more. Of the task with the root."""
@@ -123,17 +129,22 @@ class TreeTask:
     def work(self) -> list[pa.RecordBatch]:
         """All that can be done. Gives what the program gave."""
         for node in self.nodes.values():
-            node.work()
-            self._send(node)
-        while self._inbox:
-            message = self._inbox.popleft()
+            self._work(node)
+        while self._inbox or self._leaf_inbox:
+            inbox = self._inbox or self._leaf_inbox
+            message = inbox.popleft()
             node = self.nodes[message.to]
             node.on(message)
             # Messages that came together for one worker are worked on together.
-            if not self._inbox or self._inbox[0].to != message.to:
-                node.work()
-            self._send(node)
+            if not inbox or inbox[0].to != message.to:
+                self._work(node)
         return self._running.fetch()
+
+    def _work(self, node: TreeNode) -> None:
+        if self.outbox and self.flush is not None and node.member.children is None:
+            self.flush()
+        node.work()
+        self._send(node)
 
     def _send(self, node: TreeNode) -> None:
         if not node.out:
@@ -142,7 +153,7 @@ class TreeTask:
         for message in sent:
             task = self.plan.members[message.to].task
             if task == self.task:
-                self._inbox.append(message)
+                self.receive(message)
             else:
                 self.outbox.append((task, message))
 
@@ -155,7 +166,7 @@ class TreeTask:
 
     @property
     def is_done(self) -> bool:
-        return not self._inbox and all(node.is_done for node in self.nodes.values())
+        return not (self._inbox or self._leaf_inbox) and all(node.is_done for node in self.nodes.values())
 
     @property
     def is_closed(self) -> bool:
@@ -167,12 +178,12 @@ class TreeTask:
         """Of the root, once it is closed."""
         return self.nodes[0].state
 
-    def waits_for(self) -> list[str]:
-        """The sources that hold up events, or requests: those that have come least far, of those that others need."""
+    def waits_for(self) -> list[int]:
+        """The sources that hold up events, or requests: those that have come least far."""
         if not any(node.lanes.rows or node.has_requests for node in self.nodes.values()):
             return []
         least = min(self.frontiers, default=LAST)
-        return [source for source, key in zip(self.sources, self.frontiers, strict=True) if key == least < LAST]
+        return [source for source, key in enumerate(self.frontiers) if key == least < LAST]
 
 
 def _families(plan: Plan, tags: Sequence[int], sources: int) -> list[tuple[int, ...]]:

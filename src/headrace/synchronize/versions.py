@@ -8,6 +8,7 @@ other tasks.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from headrace.synchronize.codec import Codec
 
 _LENGTH: Final = struct.Struct("<I")
 _KEPT: Final = 10
+_NAME: Final = re.compile(r"[0-9]+-of-[0-9]+")
 
 
 @dataclass
@@ -47,14 +49,16 @@ class Versions:
         if batch == 0:
             return Version(first)
         folder = f"{self._folder}/{batch - 1:012d}"
-        names = sorted(self._place.files(folder))
-        tasks = {name.rsplit("-of-", 1)[1] for name in names if "-of-" in name}
-        whole = [n for n in tasks if all(f"{task}-of-{n}" in names for task in range(int(n)))]
+        names = set(self._place.files(folder))
+        tasks = {int(name.rsplit("-of-", 1)[1]) for name in names if _NAME.fullmatch(name)}
+        # A batch that ran twice, with other tasks, left the same twice: all must take the same of the two.
+        whole = sorted(n for n in tasks if all(f"{task}-of-{n}" in names for task in range(n)))
         if not whole:
+            self._check_name(batch)
             raise StateDamaged(self._place.path_of(folder), f"the state after batch {batch - 1} is not all there")
         found = Version(None)
         has_state = False
-        for task in range(int(whole[0])):
+        for task in range(whole[0]):
             path = f"{folder}/{task}-of-{whole[0]}"
             header, waiting = self._read(path)
             found.newest.update(header["newest"])
@@ -64,6 +68,16 @@ class Versions:
         if not has_state:
             raise StateMismatch(f"{self._place.path_of(folder)}: no task has the state of the program")
         return found
+
+    def _check_name(self, batch: int) -> None:
+        """Raises StateMismatch where the query has the state of a program of another name."""
+        query, own = self._folder.split("/")
+        others = [name for name in self._place.folders(query) if name.startswith("synchronize-") and name != own]
+        if others and not self._place.folders(self._folder):
+            raise StateMismatch(
+                f"{self._place.path_of(query)}: before batch {batch} the query ran {', '.join(others)}, not {own}; a "
+                f"program keeps its name, or starts anew with another checkpoint"
+            )
 
     def _read(self, path: str) -> tuple[dict[str, Any], pa.Table | None]:
         content = unseal(self._place.read(path), self._place.path_of(path))
@@ -116,5 +130,5 @@ def check_rising(program: str, times: np.ndarray[Any, Any], streams: Sequence[An
         where = "the stream" if streams[at] is None else f"stream {streams[at]}"
         raise OrderBroken(
             f"program {program}, {where}",
-            f"an event of time {int(times[at])} comes in a batch after one of time {int(least[at])}",
+            f"an event of time {int(times[at])} comes when all before {int(least[at])} had come in an earlier batch",
         )

@@ -139,6 +139,30 @@ def test_a_worker_that_dies_before_it_ended_its_loops_is_told_again() -> None:
     assert "end loops" in said
 
 
+def test_workers_that_are_slow_to_answer_are_waited_for() -> None:
+    """A question every 50 ms, whatever the last one got, and those who take 90 ms would never answer the last one."""
+    script = Script(plan_of(loop=True))
+    script.answers(_ROUND)
+    asked: list[str] = []
+    said: list[Any] = []
+    for tick in range(1, 80):
+        asked += _asked(script, tick * 0.03)
+        if tick % 4 == 0:
+            said += [effect.message["say"] for effect in script.answers(_ROUND) if isinstance(effect, Tell)]
+        assert len(asked) <= 1 + tick // 2
+        if said:
+            break
+    assert said == ["end loops"]
+    assert len(asked) == 2
+
+
+def test_a_question_that_nobody_answers_is_put_again() -> None:
+    script = Script(plan_of(loop=True))
+    script.answers(_ROUND)
+    asked = [at for at in range(1, 70) if _asked(script, at / 16)]
+    assert asked == [1, 17, 33, 49, 65]
+
+
 def test_loops_do_not_end_before_a_queue_from_outside_has() -> None:
     flow = Flow("f")
     again = flow.loop("again", flow.source("s", hr.queue("in", NUMBERS, producers=1)))

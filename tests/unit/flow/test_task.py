@@ -179,7 +179,9 @@ def test_records_go_round_until_the_loop_is_told_to_end() -> None:
     end = next(content for e in effects if isinstance(e, Append) for content in e.frames)
     assert frames.decode(end).kind == Kind.END
     assert task.take([Entry("inbox", end, position + 1)]) == []
+    task.snapshot(1, 1)
     assert task.end_loops() == []
+    assert not task.dirty, "told again and again, it would never be done committing"
 
 
 def test_a_task_without_a_loop_has_none_to_end() -> None:
