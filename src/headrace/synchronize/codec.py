@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 import typing
 import zlib
 from typing import Any, Final
@@ -10,11 +11,16 @@ from typing import Any, Final
 from headrace.errors import ProgramError, StateMismatch
 from headrace.model import plain_json
 from headrace.model.failures import problem_of
-from headrace.synchronize.node import Message
+from headrace.synchronize.node import CLOSE, DOWN, FRONTIER, REQUEST, UP, Message
 from headrace.synchronize.program import Program, pairs_of
 
 _LARGE: Final = 4096
-"""Bytes from which on a message is packed: large states are lists of much the same."""
+"""Bytes from which on a state is packed: large ones are lists of much the same."""
+_PACKED: Final = b"z"
+"""No JSON begins so."""
+_HEAD: Final = struct.Struct("<Biqqii")
+_KINDS: Final = (REQUEST, FRONTIER, DOWN, UP, CLOSE)
+_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 
 
 def state_types(program: Program) -> dict[str, type]:
@@ -59,12 +65,16 @@ class Codec:
             ) from None
 
     def encode(self, message: Message) -> bytes:
-        fields = [message.to, message.kind, *message.key, message.tag, message.sender, message.state]
-        content = plain_json.dumps(fields, f"program {self._program.name}: its state", self._types)
-        return content if len(content) < _LARGE else zlib.compress(content, 1)
+        """A few fixed numbers, and the state behind them, packed if it is large."""
+        head = _HEAD.pack(_NUMBERS[message.kind], message.to, *message.key, message.tag, message.sender)
+        if message.state is None:
+            return head
+        content = self.dumps(message.state)
+        return head + (content if len(content) < _LARGE else _PACKED + zlib.compress(content, 1))
 
     def decode(self, content: bytes) -> Message:
-        if content[:1] != b"[":
-            content = zlib.decompress(content)
-        to, kind, time, rank, tag, sender, state = plain_json.loads(content, self._types)
-        return Message(to, kind, (time, rank), tag, sender, state)
+        kind, to, time, rank, tag, sender = _HEAD.unpack_from(content)
+        state = content[_HEAD.size :]
+        if state[:1] == _PACKED:
+            state = zlib.decompress(state[1:])
+        return Message(to, _KINDS[kind], (time, rank), tag, sender, self.loads(state) if state else None)

@@ -187,8 +187,7 @@ def _typed(space: TagSpace, root: Worker) -> tuple[dict[int, type], dict[int, Pa
     kinds: dict[int, type] = {}
     chosen: dict[int, Pair] = {}
 
-    misfits: list[tuple[int, str]] = []
-    """How deep, and what."""
+    misfits: list[tuple[int, str]] = []  # how deep, and what
 
     def fits(worker: Worker, kind: type, depth: int = 0) -> bool:
         strange = [
