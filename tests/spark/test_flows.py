@@ -64,6 +64,7 @@ def _records_in(job: object, task: str) -> int:
     return int(tasks[task]["records_in"]) if task in tasks else 0
 
 
+@pytest.mark.chaos
 def test_a_killed_driver_is_started_again_and_goes_on(tmp_path: Path) -> None:
     records = 700_000
     with flow_process("local[2]", tmp_path, records) as driver:

@@ -117,6 +117,7 @@ def test_the_number_of_partitions_changes_nothing(
     assert run(spark, TEXT, part, partitions).equals(measured_part)
 
 
+@pytest.mark.chaos
 @pytest.mark.connect
 def test_spark_connect_gives_the_same_rows(part: str, measured_part: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -92,6 +92,8 @@ class Calls:
         self.say(label, f"{told} → {shown(after)}{_gives(given)}")
         if self.sample.is_typed:
             self._expect_kind("update", after, type(state))
+        if len(given) > 1:
+            self._expect_order(arguments, given, told)
         return after, given
 
     def fork(self, fork: Fork, state: Any) -> tuple[Any, Any]:
@@ -158,6 +160,19 @@ class Calls:
         found = next(differences(state, back), None)
         if found is not None:
             raise Breach("plain state", [("sent", shown(state)), ("received", shown(back)), ("differ", str(found))])
+
+    def _expect_order(self, arguments: tuple[Any, Any], given: Rows, told: str) -> None:
+        """In a flow a worker that starts again must give the same rows in the same order."""
+        codec = self.bench.codec
+        try:
+            kept = codec.loads(codec.dumps(arguments[0]))
+        except FlowError:
+            return  # that is another rule
+        _, other = self._result(self._program, "update", "update", (kept, arguments[1]), told)
+        if [repr(row) for row in other] != [repr(row) for row in given] and not any(row_differences(given, other)):
+            lines = [("once", _gives(given)), ("again", _gives(other))]
+            problem = "rows come in another order from a state that was kept and read again: sort what a set gives"
+            raise Breach("hidden state", [*lines, ("but", problem)])
 
     def _expect_kind(self, method: str, value: Any, kind: type | None) -> None:
         if kind is not None and not isinstance(value, kind):

@@ -274,3 +274,39 @@ def test_rows_are_compared_whatever_their_order() -> None:
     assert [str(each) for each in row_differences([(1,), (1,)], [(1,)])] == ["at the outputs: (1,) and no such row"]
     assert [each.is_drift for each in row_differences([(0.3,), (1,)], [(1,), (0.1 + 0.2,)])] == [True]
     assert not list(row_differences([(0.3,)], [(0.1 + 0.2,)], tolerance=1e-9))
+
+
+class _InTheOrderOfASet(Program):
+    """All values that came, at each barrier."""
+
+    outputs = pa.schema([("value", pa.int64())])
+    depends: Any = {"barrier": ("barrier", "value")}  # noqa: RUF012
+
+    def init(self) -> Any:
+        return frozenset()
+
+    def update(self, state: Any, event: Any) -> Any:
+        if event.kind == "value":
+            return state | {event.value}, []
+        return frozenset(), [(value,) for value in state]
+
+    def fork(self, state: Any, left: Any, right: Any) -> Any:
+        return state, frozenset()
+
+    def join(self, left: Any, right: Any) -> Any:
+        return left | right
+
+
+class _Sorted(_InTheOrderOfASet):
+    def update(self, state: Any, event: Any) -> Any:
+        after, given = super().update(state, event)
+        return after, sorted(given)
+
+
+def test_rows_in_the_order_of_a_set() -> None:
+    # 0 and 8 have one place in a small set: which is first depends on which came first.
+    events = [{"kind": "value", "value": 8}, {"kind": "value", "value": 0}, {"kind": "barrier", "value": 0}]
+    with pytest.raises(ProgramInconsistent, match="sort what a set gives") as raised:
+        check(_InTheOrderOfASet(), events, tag="kind")
+    assert raised.value.rule == "hidden state"
+    check(_Sorted(), events, tag="kind")
