@@ -96,7 +96,7 @@ def on_stream(
         df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
         made = hr.synchronize(
             program, stream="stream", streams=streams, arrival="arrival", parallelism=leaves,
-            state=str(folder / "state"),
+            state=str(folder / "state"), rates=rates_of(name, events) if program.table is None else None,
         )  # fmt: skip
         writer = df.transform(made).writeStream.format("parquet").option("path", str(folder / "out"))
         query = writer.option("checkpointLocation", str(folder / "check")).trigger(availableNow=True).start()
