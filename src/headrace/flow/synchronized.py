@@ -25,10 +25,10 @@ from headrace.synchronize.codec import Codec
 from headrace.synchronize.inputs import Inputs, ticks_of
 from headrace.synchronize.mailbox import FIRST, LAST, Events
 from headrace.synchronize.node import DOWN, UP
-from headrace.synchronize.optimize import OPTIMIZERS, Optimizer
+from headrace.synchronize.optimize import Optimizer, optimizer_of
 from headrace.synchronize.plan import Plan, make_plan
 from headrace.synchronize.program import Program
-from headrace.synchronize.tags import OTHER, Ints, guessed_rates, tag_space
+from headrace.synchronize.tags import Ints, said_rates, tag_space
 from headrace.synchronize.tree import TreeTask
 
 MESSAGES: Final = "messages"
@@ -317,15 +317,8 @@ def planned(
     program: Program, inputs: Inputs, leaves: int, rates: Mapping[Any, float] | None, optimizer: str | Optimizer
 ) -> Plan:
     """The tree of workers for a flow. Raises ProgramError, PlanError."""
-    chosen: Any = OPTIMIZERS.get(optimizer) if isinstance(optimizer, str) else optimizer
-    if not callable(chosen):
-        raise ProgramError(
-            program.name, f"optimizer={optimizer!r}; use one of {', '.join(map(repr, OPTIMIZERS))}, or a function"
-        )
-    known: list[Any] = guessed_rates(program, len(inputs.tag)) if rates is None else []
-    if rates is not None:
-        known = [(tag, None, float(rate)) for tag, rate in rates.items()]
-        known += [(OTHER, None, 0.0)] if program.tags is None else []
+    chosen = optimizer_of(program.name, optimizer)
+    known = said_rates(program, len(inputs.tag), rates)
     space = tag_space(program, known, leaves)
     return make_plan(space, chosen(space, leaves), leaves)
 

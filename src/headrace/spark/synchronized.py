@@ -31,10 +31,10 @@ from headrace.synchronize.explain import explain
 from headrace.synchronize.gang_task import GangTask
 from headrace.synchronize.inputs import Inputs, inputs_of, ticks_of
 from headrace.synchronize.mailbox import Events
-from headrace.synchronize.optimize import OPTIMIZERS, Optimizer
+from headrace.synchronize.optimize import Optimizer, optimizer_of
 from headrace.synchronize.plan import Plan, make_plan
 from headrace.synchronize.program import Program
-from headrace.synchronize.tags import BUCKETS, OTHER, Bucket, Other, guessed_rates, in_tag_order, tag_space, tag_text
+from headrace.synchronize.tags import BUCKETS, OTHER, Bucket, Other, in_tag_order, said_rates, tag_space, tag_text
 
 TASK: Final = "__headrace_task"
 _BUCKET: Final = "__headrace_bucket"
@@ -131,10 +131,7 @@ class Synchronized:
     def _said(self) -> list[_Known]:
         """What rates= says, or the program."""
         columns = len(self.inputs.tag)
-        known: list[Any] = guessed_rates(self.program, columns) if self._rates is None else []
-        if self._rates is not None:
-            known = [(tag, None, float(rate)) for tag, rate in self._rates.items()]
-            known += [(OTHER, None, 0.0)] if self.program.tags is None else []
+        known = said_rates(self.program, columns, self._rates)
         found = []
         for tag, stream, rate in in_tag_order(known):
             row: Any = (tag.kind, tag.number) if isinstance(tag, Bucket) else (tag,) if columns == 1 else tag
@@ -308,13 +305,9 @@ def synchronize(
                    come
     `state`        a folder that all workers reach, for what is kept between batches
     """
-    chosen: Any = OPTIMIZERS.get(optimizer) if isinstance(optimizer, str) else optimizer
-    if not callable(chosen):
-        raise ProgramError(
-            getattr(program, "name", "?"), f"optimizer={optimizer!r}; use one of {', '.join(map(repr, OPTIMIZERS))}"
-        )
     for name, value in (("parallelism", parallelism), ("tasks", tasks)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ProgramError(getattr(program, "name", "?"), f"{name}={value!r}; use a number from 1 on")
     inputs = inputs_of(program, time, tag, stream, arrival)
+    chosen = optimizer_of(program.name, optimizer)
     return Synchronized(program, inputs, parallelism, rates, chosen, tasks, streams, state)

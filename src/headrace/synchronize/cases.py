@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +33,7 @@ def numbers(events: tuple[Saw, ...]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(ABC):
     """One try of a rule, on a state that is reached by a path."""
 
     path: Path
@@ -44,8 +45,9 @@ class Case:
         state, place = self.walk(calls)
         self.judge_at(calls, state, place)
 
+    @abstractmethod
     def judge_at(self, calls: Calls, state: Any, place: Place) -> None:
-        raise NotImplementedError
+        """The rule itself, on the state that was reached."""
 
     def chains(self) -> list[tuple[Saw, ...]]:
         """Events that come one after the other; where there is a time, in its order."""

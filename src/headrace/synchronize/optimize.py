@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from headrace.errors import ProgramError
 from headrace.synchronize.plan import Plan, Worker
 from headrace.synchronize.program import pairs_of
 from headrace.synchronize.tags import TagSpace
@@ -40,6 +41,15 @@ def balanced(space: TagSpace, leaves: int) -> Worker:
 
 
 OPTIMIZERS: Final[dict[str, Optimizer]] = {"by_rate": by_rate, "balanced": balanced, "sequential": sequential}
+
+
+def optimizer_of(program: str, chosen: str | Optimizer) -> Optimizer:
+    """By its name, or as it is. Raises ProgramError."""
+    found = OPTIMIZERS.get(chosen) if isinstance(chosen, str) else chosen
+    if not callable(found):
+        names = ", ".join(map(repr, OPTIMIZERS))
+        raise ProgramError(program, f"optimizer={chosen!r}; use one of {names}, or a function")
+    return found
 
 
 def _grown(space: TagSpace, tags: tuple[int, ...], leaves: int, rates: Sequence[float]) -> Worker:

@@ -264,9 +264,3 @@ def place(space: TagSpace, root: Worker, tasks: int) -> Mapping[int, int]:
 
     climb(root)
     return places
-
-
-def describe(worker: Worker, space: TagSpace) -> Any:
-    """As plain values: tags, and what is below."""
-    own = [str(space.entries[tag]) for tag in worker.tags]
-    return own if worker.children is None else [own, *(describe(child, space) for child in worker.children)]

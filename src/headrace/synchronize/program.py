@@ -70,11 +70,11 @@ class Program(ABC):
         Every event of the one side is independent of every event of the other. A tag may be on both sides, and on none:
         what belongs to it must then go to either side, so that `join` gives back what there was.
         """
-        raise NotImplementedError
+        raise ProgramError(self.name, "it has no fork; without fork and join it can only run sequentially")
 
     def join(self, left: Any, right: Any) -> Any:
         """Two states into one: what the sequential program would have, had it seen the events of both."""
-        raise NotImplementedError
+        raise ProgramError(self.name, "it has no join; without fork and join it can only run sequentially")
 
     # update_batch(self, state, events: pa.RecordBatch) -> (state, pa.RecordBatch | None) may be there as well: the same
     # as update, event by event, of a run of events.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -13,7 +12,6 @@ from headrace.errors import ProgramError, StageFailed
 from headrace.model.failures import problem_of, shown, stage_failed
 from headrace.synchronize.program import Program
 
-_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
 _ROWS_AT_ONCE: Final = 4096
 _MISFITS: Final = (
     pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError

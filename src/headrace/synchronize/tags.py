@@ -8,7 +8,7 @@ What nobody has heard of before is *other*: it depends on everything.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -243,6 +243,16 @@ def guessed_rates(program: Program, columns: int) -> list[tuple[Tag | Bucket | O
         return [*((kind, None, rate(kind)) for kind in kinds), (OTHER, None, 0.0)]
     buckets = [(Bucket(kind, n), None, rate((kind,)) / BUCKETS) for n in range(BUCKETS) for kind in kinds]
     return [*buckets, (OTHER, None, 0.0)]
+
+
+def said_rates(
+    program: Program, columns: int, rates: Mapping[Any, float] | None
+) -> list[tuple[Tag | Bucket | Other, Any, float]]:
+    """What was said of rates, or else what can be guessed. What is in no list is other, unless the program has one."""
+    if rates is None:
+        return guessed_rates(program, columns)
+    known: list[Any] = [(tag, None, float(rate)) for tag, rate in rates.items()]
+    return known if program.tags is not None else [*known, (OTHER, None, 0.0)]
 
 
 def in_tag_order(

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace as hr
 from headrace.demo.programs import PROGRAMS
+from headrace.testing.program_flows import rates_of
 from headrace.testing.trees import rows_of
 
 SMALL: Final[dict[str, dict[str, Any]]] = {
@@ -96,7 +97,7 @@ def on_stream(
         df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
         made = hr.synchronize(
             program, stream="stream", streams=streams, arrival="arrival", parallelism=leaves,
-            state=str(folder / "state"), rates=rates_of(name, events) if program.table is None else None,
+            state=str(folder / "state"), rates=rates_of(name, events.to_batches()) if program.table is None else None,
         )  # fmt: skip
         writer = df.transform(made).writeStream.format("parquet").option("path", str(folder / "out"))
         query = writer.option("checkpointLocation", str(folder / "check")).trigger(availableNow=True).start()
@@ -131,16 +132,7 @@ def live_flow(name: str, events: pa.Table, sink: Any, parallelism: int, heartbea
         *drawn,
         parallelism=parallelism,
         heartbeat=heartbeat,
-        rates=rates_of(name, rows),
+        rates=rates_of(name, rows.to_batches()),
     )
     flow.sink("out", given, sink)
     return flow
-
-
-def rates_of(name: str, events: pa.Table) -> dict[Any, float]:
-    """How often each tag comes."""
-    tag: Any = PROGRAMS[name].program().tag  # type: ignore[attr-defined]
-    columns = [tag] if isinstance(tag, str) else list(tag)
-    rows = zip(*[events.column(column).to_pylist() for column in columns], strict=True)
-    counts = Counter(row[0] if len(columns) == 1 else row for row in rows)
-    return {each: float(count) for each, count in counts.items()}

@@ -14,10 +14,10 @@ from headrace.synchronize.codec import Codec
 from headrace.synchronize.inputs import ticks_of
 from headrace.synchronize.mailbox import LAST, Events, Key
 from headrace.synchronize.optimize import balanced, by_rate, sequential
-from headrace.synchronize.plan import Plan, make_plan
+from headrace.synchronize.plan import Plan, Worker, make_plan
 from headrace.synchronize.program import Program
 from headrace.synchronize.sequential import run_sequentially
-from headrace.synchronize.tags import codes_of, tag_space
+from headrace.synchronize.tags import TagSpace, codes_of, tag_space
 from headrace.synchronize.tree import TreeTask
 
 _RANK_BITS = 40
@@ -116,3 +116,16 @@ def check_tree(program: Program, events: pa.Table, *, time: str, tag: Sequence[s
     found = rows_of(run_tree(plan, sources, events.schema, rng, is_total=rng.random() < 0.5))
     expected = rows_of(run_sequentially(program, sources.ordered)[1])
     assert found == expected, f"seed {seed}: {found - expected} are too many, {expected - found} are missing"
+
+
+def describe(worker: Worker, space: TagSpace) -> Any:
+    """As plain values: tags, and what is below."""
+    own = [str(space.entries[tag]) for tag in worker.tags]
+    return own if worker.children is None else [own, *(describe(child, space) for child in worker.children)]
+
+
+def in_order(events: pa.Table, time: str, ties: list[str]) -> pa.Table:
+    """Events by time; those of one time by columns, and as they are where these are equal."""
+    columns = [events.column(name).to_numpy(zero_copy_only=False) for name in (time, *ties)]
+    codes = [column if column.dtype.kind in "iufM" else np.unique(column, return_inverse=True)[1] for column in columns]
+    return events.take(pa.array(np.lexsort(codes[::-1])))

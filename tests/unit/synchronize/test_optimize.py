@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from headrace.demo.programs import EventWindows, KeyCounters
 from headrace.synchronize.optimize import OPTIMIZERS, Optimizer, balanced, by_rate, cost_of, sequential
-from headrace.synchronize.plan import Worker, describe, make_plan
+from headrace.synchronize.plan import Worker, make_plan
 from headrace.synchronize.program import Program
 from headrace.synchronize.tags import ImplementationTag, TagSpace, guessed_rates, tag_space
+from headrace.testing.trees import describe
 
 from .tree_cases import paper, windows
 

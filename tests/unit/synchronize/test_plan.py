@@ -8,9 +8,10 @@ import pytest
 from headrace.demo.programs import EventWindows
 from headrace.errors import PlanError, ProgramError
 from headrace.synchronize.optimize import by_rate
-from headrace.synchronize.plan import Worker, describe, make_plan
+from headrace.synchronize.plan import Worker, make_plan
 from headrace.synchronize.program import Program, fork, pairs_of
 from headrace.synchronize.tags import OTHER, Bucket, tag_space
+from headrace.testing.trees import describe
 
 from .tree_cases import I1, I2A, I2B, R1, R2, Clicks, Orders, Shop, Typed, nested, paper, typed_space, windows
 

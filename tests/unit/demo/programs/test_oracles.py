@@ -9,7 +9,8 @@ import pytest
 from headrace.demo.programs import PROGRAMS, event_windows, page_views, smart_home
 from headrace.demo.programs.outliers import Outliers
 from headrace.demo.programs.smart_home import SmartHome
-from headrace.synchronize.sequential import in_order, run_sequentially
+from headrace.synchronize.sequential import run_sequentially
+from headrace.testing.trees import in_order
 
 from .cases import EVENTS, NAMES, SMALL, bag, example_table, small
 
