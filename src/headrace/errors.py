@@ -17,6 +17,7 @@ HeadraceError
 │   ├── QueueDamaged        a queue has lost or changed frames
 │   ├── QueueUnreachable    a broker does not answer: which, what was tried, for how long
 │   ├── OrderBroken         records of a data path are out of order
+│   ├── SubstreamBroken     a substream is not what it was said to be: it goes on after its end, or comes of nothing
 │   └── FrameDamaged        bytes that are not a frame
 ├── ProgramError            a program to be run in parallel is not as it should be, or its events are not
 │   ├── PlanError           a plan of its workers is not valid: which workers, which tags
@@ -187,6 +188,14 @@ class OrderBroken(QueueError):
             f"{path}: it is out of order: {problem}; a stage before it changes the order of its records, or its source "
             f"does"
         )
+
+
+class SubstreamBroken(QueueError):
+    """A substream is not what it was said to be. `place` is a task or a stage."""
+
+    def __init__(self, place: str, problem: str):
+        self.place, self.problem = place, problem
+        super().__init__(f"{place}: {problem}")
 
 
 class FrameDamaged(QueueError):

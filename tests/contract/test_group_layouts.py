@@ -16,7 +16,7 @@ from headrace.measure.count_leaf import CountLeaf
 from headrace.measure.definition import Definition
 from headrace.measure.events import EventEncoder
 from headrace.measure.functions import FUNCTIONS, aggregator_of
-from headrace.measure.jit import Ints
+from headrace.model.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch
 from headrace.measure.plan import Leaf

@@ -13,6 +13,7 @@ from headrace.flow.operators import (
     MAIN,
     STOP,
     Behaviour,
+    Holds,
     OnError,
     Operator,
     Outputs,
@@ -254,6 +255,20 @@ class _OwnState(Operator):
 
     def finish(self) -> Outputs:
         return self._called(self._stage.on_end, None)
+
+    def track(self, holds: Holds) -> None:
+        self._stage._holds = holds
+        kind = type(self._stage)
+        self.hears_starts, self.hears_ends = (
+            kind.on_started is not Stage.on_started,
+            kind.on_ended is not Stage.on_ended,
+        )
+
+    def started(self, substream: Any) -> Outputs:
+        return self._called(lambda: self._stage.on_started(substream), None)
+
+    def ended(self, substream: Any) -> Outputs:
+        return self._called(lambda: self._stage.on_ended(substream), None)
 
     def _called(self, call: Callable[[], Any], batch: pa.RecordBatch | None) -> Outputs:
         try:

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.flow.batch_stages import ForBatch
 from headrace.flow.checks import checked
+from headrace.flow.drawing import (
+    behaviour_of,
+    checked_name,
+    checked_parallelism,
+    checked_sides,
+    on_error_of,
+    with_reason,
+)
 from headrace.flow.explain import explain
 from headrace.flow.graph import Graph, Input, Node, Ordering
 from headrace.flow.io import Sink, Source
 from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
 from headrace.flow.measured import measured_stages
-from headrace.flow.operators import MAIN, STOP, Behaviour, Identity, OnError, Stage, listed
-from headrace.flow.record_stages import ForRecord, Keyed
+from headrace.flow.operators import MAIN, Behaviour, Identity, Stage, listed
+from headrace.flow.record_stages import Keyed
+from headrace.flow.regions import Ends, ends_schema
 from headrace.flow.routing import Key, Route, custom, forward, rebalance
+from headrace.flow.substreams import FLUSH_S, Labels, Tracked, checked_tracking
+from headrace.flow.substreams import Ends as EndsBy
 from headrace.flow.synchronized import MESSAGES, Marked, Tree, beat_of, envelope, planned, to_worker
 from headrace.measure.definition import MetricSet
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.inputs import inputs_of
 from headrace.synchronize.optimize import Optimizer
 from headrace.synchronize.program import Program
-
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Stream:
     node: str
     output: str = MAIN
     ordering: Ordering | None = None
+    tracking: Tracked | None = None
 
     def ordered(self, by: str | None = None, *, wait_s: float | None = None) -> Stream:
         """In the order of the source, whatever the parallelism of the stages between: what reads it merges the paths.
@@ -53,13 +60,45 @@ class Stream:
             raise FlowError(f"{self.node}: ordered(wait_s={wait_s!r}): give seconds above 0, or leave it out")
         return replace(self, ordering=Ordering(by, wait_s))
 
+    def tracked(
+        self,
+        by: str | Labels,
+        *,
+        ends: EndsBy | None = None,
+        bound: Literal["soft", "firm"] = "soft",
+        starts: bool = False,
+        consistent: bool = False,
+        agents: int = 1,
+        flush_s: float = FLUSH_S,
+        slack_s: float = 0.01,
+    ) -> Stream:
+        """Who reads it is told when all of a substream has come, through whatever stages and loops.
+
+        `by`          a column whose values tell substreams apart; or a function of a batch that gives a label for each
+                      record, or True for those of one substream and False for all others; null belongs to none
+        `ends`        who promises that no more will come: `hr.marker(column)`, `hr.rising()`, `hr.whenever()`; the end
+                      of all sources, if nothing is said
+        `bound`       "firm": records of later substreams wait until those before them have ended (for `hr.rising`)
+        `starts`      starts are told of, too
+        `consistent`  ends are told in the order of starts, by coarse time (`slack_s`: how far clocks may differ)
+        `agents`      how many tasks share the tracking
+        `flush_s`     how long reports are gathered: longer is less traffic and later notices
+
+        A class of `hr.Stage` has `on_ended(substream)`, `flow.keyed` has `on_ended=`; `flow.ends` gives them as
+        records.
+        """
+        if bound not in ("soft", "firm"):
+            raise FlowError(f'{self.node}.tracked(bound={bound!r}): use "soft" or "firm"')
+        asked = Tracked(by, ends or EndsBy(), consistent, agents, flush_s, slack_s, bound == "firm", starts)
+        return replace(self, tracking=checked_tracking(self.node, asked))
+
     def side(self, name: str) -> Stream:
         """One of the side outputs of the stage."""
         sides = self.flow.drawn(self.node).sides
         if name not in sides:
             known = f"it has {', '.join(sides)}" if sides else "it has none: give it sides={...}"
             raise FlowError(f"stage {self.node} has no side output {name}; {known}")
-        return Stream(self.flow, self.node, name, self.ordering)
+        return Stream(self.flow, self.node, name, self.ordering, self.tracking)
 
 
 @dataclass(frozen=True)
@@ -84,7 +123,7 @@ class Flow:
     """
 
     def __init__(self, name: str):
-        self.name = _checked_name("flow", name)
+        self.name = checked_name("flow", name)
         self._nodes: dict[str, Node] = {}
         self._loops: set[str] = set()
 
@@ -100,7 +139,7 @@ class Flow:
             raise FlowError(
                 f"source {name}: it has {splits} splits, one task each; leave parallelism={parallelism} out"
             )
-        count = _checked_parallelism(name, parallelism if splits is None else splits)
+        count = checked_parallelism(name, parallelism if splits is None else splits)
         self._add(Node(name, count, source=source, schema=source.schema))
         return Stream(self, name)
 
@@ -126,11 +165,11 @@ class Flow:
         `one_to_one` says of a function over batches that it gives one record for each, in their order: a function that
         makes new batches must say so where its output is to be ordered (`stream.ordered()`).
         """
-        behaviour = _behaviour(name, function, each, _on_error(name, on_error, retries), one_to_one)
+        behaviour = behaviour_of(name, function, each, on_error_of(name, on_error, retries), one_to_one)
         known = self._schema_of_inputs(name, streams)
-        given = _checked_sides(name, sides or {})
+        given = checked_sides(name, sides or {})
         if on_error == "side":
-            given["errors"] = _with_reason(name, known)
+            given["errors"] = with_reason(name, known)
         return self._stage(name, behaviour, streams, parallelism, route, schema, given)
 
     def keyed(
@@ -141,6 +180,7 @@ class Flow:
         by: str | tuple[str, ...],
         parallelism: int | None = None,
         initial: Any = None,
+        on_ended: Callable[[Any, Any], Any] | None = None,
         schema: pa.Schema | None = None,
         on_error: Literal["stop", "side"] = "stop",
         retries: int = 0,
@@ -149,11 +189,16 @@ class Flow:
 
         The state is plain values: numbers, texts, times, lists, dicts; `None` forgets the key. What to send on is a
         record, a list of records, or None.
+
+        `on_ended(state, substream)`, where the stream is tracked by the very column of the keys: gives the same two
+        things when the substream has ended, and is asked for keys that have a state.
         """
         columns = (by,) if isinstance(by, str) else tuple(by)
-        behaviour = Keyed(function, columns, initial, _on_error(name, on_error, retries))
+        behaviour = Keyed(function, columns, initial, on_error_of(name, on_error, retries), on_ended)
+        if on_ended is not None and any(not each.tracking or columns != (each.tracking.by,) for each in streams):
+            raise FlowError(f"stage {name}: on_ended needs streams that are tracked by the column of its keys")
         known = self._schema_of_inputs(name, streams)
-        sides = {"errors": _with_reason(name, known)} if on_error == "side" else {}
+        sides = {"errors": with_reason(name, known)} if on_error == "side" else {}
         return self._stage(name, behaviour, streams, parallelism, Key(columns), schema, sides)
 
     def measure(
@@ -174,7 +219,7 @@ class Flow:
         if metrics.backend != "columnar":
             raise FlowError(f'{name}: a flow keeps its state in memory; leave backend="{metrics.backend}" out')
         known = self._schema_of_inputs(name, streams)
-        count = _checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
+        count = checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
         stages = measured_stages(name, metrics.definition, known, metrics.memory_bytes // count, metrics.keep_columns)
         for number, behaviour in enumerate(stages, 1):
             by = behaviour.stage.partitioner
@@ -213,7 +258,7 @@ class Flow:
         known = self._schema_of_inputs(name, streams)
         inputs.check(known.names)
         counts = [self._nodes[stream.node].parallelism for stream in streams]
-        plan = planned(program, inputs, _checked_parallelism(name, parallelism, sum(counts)), rates, optimizer)
+        plan = planned(program, inputs, checked_parallelism(name, parallelism, sum(counts)), rates, optimizer)
         beat, sources, arrows = beat_of(known, inputs, heartbeat), list[str](), []
         for number, (stream, count) in enumerate(zip(streams, counts, strict=True), 1):
             entry = f"{name}-in" if len(streams) == 1 else f"{name}-in-{number}"
@@ -225,6 +270,22 @@ class Flow:
         tree, sides = Tree(plan, tuple(sources), known, Codec(program)), {MESSAGES: envelope(known)}
         self._add(Node(name, len(plan.members), tuple(arrows), behaviour=tree, schema=program.outputs, sides=sides))
         self._loops.add(name)
+        return Stream(self, name)
+
+    def ends(self, name: str, stream: Stream) -> Stream:
+        """The ends of the substreams of a tracked stream as records, `substream` and `event` ("end", or "start").
+
+        A substream has ended when all of it has left the stage before and has come to all that read the tracked stream.
+        """
+        self._check_streams(name, (stream,))
+        if stream.tracking is None:
+            raise FlowError(f"{name}: {stream.node} is not tracked; say {stream.node}.tracked(by=...)")
+        known = self._nodes[stream.node].schema_of(stream.output)
+        problem = stream.tracking.problem(known)
+        if problem is not None or known is None:
+            raise FlowError(f"{name}: {stream.node}: {problem or 'its columns are not known'}")
+        schema = ends_schema(stream.tracking.type_in(known))
+        self._add(Node(name, 1, (_arrow(stream, rebalance()),), behaviour=Ends(), schema=schema))
         return Stream(self, name)
 
     def loop(self, name: str, *streams: Stream, parallelism: int | None = None, route: Route | None = None) -> Loop:
@@ -247,7 +308,7 @@ class Flow:
         if not isinstance(sink, Sink):
             raise FlowError(f"sink {name}: {sink!r} is no sink; use hr.parquet, hr.kafka, hr.queue or hr.callback")
         self._check_streams(name, (stream,))
-        count = _checked_parallelism(name, parallelism, self._default_parallelism(stream))
+        count = checked_parallelism(name, parallelism, self._default_parallelism(stream))
         self._add(Node(name, count, (_arrow(stream, route),), sink=sink))
 
     # ------------------------------------------------------------------ freeze
@@ -281,7 +342,7 @@ class Flow:
         sides: dict[str, pa.Schema],
     ) -> Stream:
         known = self._schema_of_inputs(name, streams)
-        count = _checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
+        count = checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
         given = schema if schema is not None else behaviour.schema(name, known)
         arrows = tuple(_arrow(stream, route) for stream in streams)
         self._add(Node(name, count, arrows, behaviour=behaviour, schema=given, sides=sides))
@@ -312,7 +373,7 @@ class Flow:
                 raise FlowError(f"{name}: its input {stream.node} belongs to another flow, {stream.flow.name}")
 
     def _add(self, node: Node) -> None:
-        _checked_name(node.kind, node.name)
+        checked_name(node.kind, node.name)
         for schema in (node.schema, *node.sides.values()):
             coded = [entry.name for entry in schema or () if pa.types.is_dictionary(entry.type)]
             if coded:
@@ -326,61 +387,4 @@ class Flow:
 
 
 def _arrow(stream: Stream, route: Route | None) -> Input:
-    return Input(stream.node, stream.output, route, ordering=stream.ordering)
-
-
-def _behaviour(name: str, function: Any, each: str, on_error: OnError, one_to_one: bool) -> Behaviour:
-    if each not in ("batch", "record"):
-        raise FlowError(f'stage {name}: each={each!r}; use "batch" or "record"')
-    if isinstance(function, type) and issubclass(function, Stage):
-        if inspect.isabstract(function):
-            raise FlowError(f"stage {name}: class {function.__name__} has no on_batch(self, batch); write one")
-        if on_error != STOP:
-            raise FlowError(f"stage {name}: on_error and retries are for functions; a class of hr.Stage catches itself")
-        return ForBatch(function, on_error, is_class=True)
-    if one_to_one and each == "record":
-        raise FlowError(
-            f"stage {name}: one_to_one is for functions over batches; of records it is known what they give"
-        )
-    if not callable(function):
-        raise FlowError(f"stage {name}: {function!r} is neither a function nor a class of hr.Stage")
-    if each == "record":
-        return ForRecord(function, on_error)
-    return ForBatch(function, on_error, one_to_one=one_to_one or getattr(function, "one_to_one", False) is True)
-
-
-def _on_error(name: str, policy: str, retries: int) -> OnError:
-    if policy not in ("stop", "side"):
-        raise FlowError(f'stage {name}: on_error={policy!r}; use "stop" or "side"')
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise FlowError(f"stage {name}: retries={retries!r}; use a number from 0 on")
-    return OnError(policy, retries)
-
-
-def _checked_sides(name: str, sides: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-    for side, schema in sides.items():
-        _checked_name(f"stage {name}: side output", side)
-        if not isinstance(schema, pa.Schema):
-            raise FlowError(f"stage {name}: side output {side} needs its columns, a pa.schema, not {schema!r}")
-    return dict(sides)
-
-
-def _with_reason(name: str, schema: pa.Schema) -> pa.Schema:
-    if "reason" in schema.names:
-        raise FlowError(
-            f'stage {name}: with on_error="side" records get a column reason, and they have one already; rename it'
-        )
-    return schema.append(pa.field("reason", pa.string()))
-
-
-def _checked_name(kind: str, name: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise FlowError(f"{kind} name {name!r}: a name is up to 60 letters, digits, - and _, and begins with a letter")
-    return name
-
-
-def _checked_parallelism(name: str, parallelism: int | None, default: int = 1) -> int:
-    count = default if parallelism is None else parallelism
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
-        raise FlowError(f"{name}: parallelism must be a number from 1 to 10000, not {parallelism!r}")
-    return count
+    return Input(stream.node, stream.output, route, ordering=stream.ordering, tracked=stream.tracking)

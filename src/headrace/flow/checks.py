@@ -9,6 +9,7 @@ from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.operators import listed
 from headrace.flow.ordered import carried
 from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.regions import Ends, with_agent
 from headrace.flow.routing import Forward, Rebalance, Route
 
 
@@ -47,7 +48,7 @@ def checked(graph: Graph, loops: frozenset[str]) -> Graph:
                 f"stage {node.name}: nothing reads its side output {side}; records that went there would be lost: "
                 f"give it a sink, flow.sink(name, stream.side({side!r}), ...)"
             )
-    return graph
+    return with_agent(graph)
 
 
 def _routed(graph: Graph, node: Node) -> Node:
@@ -68,6 +69,8 @@ def _default(producers: int, consumers: int) -> Route:
 
 
 def _check_schema(graph: Graph, node: Node) -> None:
+    if isinstance(node.behaviour, Ends):
+        return
     schemas = [graph.node(arrow.node).schema_of(arrow.output) for arrow in node.inputs]
     for arrow, schema in zip(node.inputs, schemas, strict=True):
         if schema is not None and schemas[0] is not None and schema != schemas[0]:

@@ -32,9 +32,10 @@ class Fed:
 
 @dataclass(frozen=True)
 class Ticked:
-    """Time has passed."""
+    """Time has passed. `wall_s` is the time that all machines share, as well as they can; as `now_s` if not given."""
 
     now_s: float
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True)

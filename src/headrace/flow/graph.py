@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.flow.io import Sink, Source
 from headrace.flow.operators import MAIN, Behaviour
 from headrace.flow.routing import Route
+from headrace.flow.substreams import Tracked
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class Input:
     route: Route | None
     back: bool = False
     ordering: Ordering | None = None
+    tracked: Tracked | None = None
+    """Its reader is told of substreams."""
+    notices: bool = False
+    """To a tracker or from it: no data."""
+    of: tuple[str, str] | None = None
+    """Where it gives the ends of a stream: which node, which output."""
 
 
 @dataclass(frozen=True)

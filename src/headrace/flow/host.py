@@ -121,6 +121,8 @@ class Host:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self._saves: list[tuple[Save, Future[None]]] = []
         self._ticked_at = 0.0
+        region = self._plan.region
+        self._tick_s = _TICK_S if region is None else min(_TICK_S, max(region.tracked.flush_s, 0.001))
         self._left = False
 
     def _restore(self) -> dict[str, Mapping[str, Any]]:
@@ -176,13 +178,13 @@ class Host:
                 waits = min(waits, _NO_ROOM_S)
             self._take(full, waits)
             self._look_at_saves()
-            if time.monotonic() - self._ticked_at >= _TICK_S:
+            if time.monotonic() - self._ticked_at >= self._tick_s:
                 self._ticked_at = time.monotonic()
-                self._give(Ticked(self._ticked_at))
+                self._give(Ticked(self._ticked_at, time.time()))
 
     def _feed(self, full: list[str], now: float) -> float:
         """Give the tasks what their sources have; gives how long there is nothing to do for sources."""
-        waits = _TICK_S
+        waits = self._tick_s
         for task in self._worker.sources(full):
             asleep_until = self._asleep.get(task, 0.0)
             if asleep_until > now:

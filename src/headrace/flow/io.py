@@ -94,6 +94,9 @@ class SinkWriter(ABC):
 class Sink(ABC):
     """Where records go."""
 
+    shows_at_commit: bool = True
+    """Can records be seen only once a commit is whole? Then a substream has not ended before."""
+
     @abstractmethod
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
         """`committed` is what the last commit gave; None at the first start."""

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -34,6 +34,14 @@ class OnError:
 STOP: Final = OnError()
 
 
+class Holds(Protocol):
+    """Of a task that is tracked: what it holds back of substreams."""
+
+    def hold(self, labels: Sequence[Any]) -> None: ...
+
+    def release(self, labels: Sequence[Any]) -> None: ...
+
+
 class Stage(ABC):
     """A stage with state of its own. Must not depend on where its input is cut into batches.
 
@@ -58,6 +66,26 @@ class Stage(ABC):
         """All input has come and gone: what is still to be sent on."""
         return None
 
+    def on_started(self, substream: Any) -> Any:
+        """Of a stage that reads `tracked(starts=True)`: a substream has begun. What to send on."""
+        return None
+
+    def on_ended(self, substream: Any) -> Any:
+        """Of a stage that reads a tracked stream: nothing more of a substream will come. What to send on."""
+        return None
+
+    def hold(self, *substreams: Any) -> None:
+        """Records of these are kept back here: what comes after is not told of their end until `release`."""
+        if self._holds is not None:
+            self._holds.hold(substreams)
+
+    def release(self, *substreams: Any) -> None:
+        """All that was kept back of these has been given, or will never be: as often as `hold`."""
+        if self._holds is not None:
+            self._holds.release(substreams)
+
+    _holds: Holds | None = None
+
     def snapshot(self) -> Any:
         """Everything needed to go on after the last batch, as plain values; None for nothing."""
         return None
@@ -66,8 +94,22 @@ class Stage(ABC):
         """From what `snapshot` gave."""
 
 
+class Keeper(Protocol):
+    """What has state in a task."""
+
+    def changes(self) -> bytes | None: ...
+
+    def content(self) -> bytes: ...
+
+    def restore(self, parts: Sequence[bytes]) -> None: ...
+
+
 class Operator(ABC):
     """A stage at work, in one task."""
+
+    hears_starts: bool = False
+    hears_ends: bool = False
+    """Does it want to know of substreams?"""
 
     @abstractmethod
     def apply(self, batch: pa.RecordBatch) -> Outputs: ...
@@ -75,6 +117,17 @@ class Operator(ABC):
     def finish(self) -> Outputs:
         """All input has come and gone."""
         return []
+
+    def started(self, substream: Any) -> Outputs:
+        """A substream has begun somewhere."""
+        return []
+
+    def ended(self, substream: Any) -> Outputs:
+        """Nothing more of a substream will come."""
+        return []
+
+    def track(self, holds: Holds) -> None:  # noqa: B027
+        """It belongs to what is tracked, and may hold substreams."""
 
     def changes(self) -> bytes | None:
         """What has changed since the last call; None where nothing has."""
@@ -230,6 +283,9 @@ class Wrapped(Operator):
 
     def change(self, message: Mapping[str, Any]) -> None:
         self.inner.change(message)
+
+    def track(self, holds: Holds) -> None:
+        self.inner.track(holds)
 
     def report(self) -> Mapping[str, Any] | None:
         return self.inner.report()

@@ -51,9 +51,10 @@ def carried(graph: Graph) -> Carried:
     for node in graph.nodes:
         if node.name in nodes:
             _check(graph, node, ordering)
-        ordered = [arrow for arrow in node.inputs if arrow.ordering]
-        if ordered and len(ordered) < len(node.inputs):
-            other = next(arrow.node for arrow in node.inputs if not arrow.ordering)
+        data = [arrow for arrow in node.inputs if not arrow.notices]
+        ordered = [arrow for arrow in data if arrow.ordering]
+        if ordered and len(ordered) < len(data):
+            other = next(arrow.node for arrow in data if not arrow.ordering)
             raise FlowError(
                 f"{node.kind} {node.name}: some of its inputs are ordered and {other} is not; say .ordered() of all"
             )
@@ -63,7 +64,8 @@ def carried(graph: Graph) -> Carried:
     depths = {name: depth for depth, name in enumerate(reversed(multiplying))}
     shifts = tuple((name, depths[name] * width) for name in multiplying)
     copies = any(
-        len(node.inputs) > 1 or any(isinstance(arrow.route, Broadcast) for arrow in node.inputs)
+        sum(not arrow.notices for arrow in node.inputs) > 1
+        or any(isinstance(arrow.route, Broadcast) and not arrow.notices for arrow in node.inputs)
         for node in graph.nodes
         if node.name in nodes
     )
@@ -78,7 +80,7 @@ def _up_from(graph: Graph, name: str) -> set[str]:
         each = waiting.pop()
         if each not in found:
             found.add(each)
-            waiting += [arrow.node for arrow in graph.node(each).inputs]
+            waiting += [arrow.node for arrow in graph.node(each).inputs if not arrow.notices]
     return found
 
 

@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Final
 
 from headrace.errors import FlowError
-from headrace.flow.graph import Graph, Input, Node, Ordering
+from headrace.flow.graph import Graph, Node, Ordering
 from headrace.flow.ordered import Carried, carried
 from headrace.flow.queue_ends import QueueEnd, outside
-from headrace.flow.routing import Forward, Place, Route
+from headrace.flow.regions import AGENT, Region, head_of, region_of
+from headrace.flow.routing import Place, Route
 from headrace.order.paths import Hop, TaskPaths
 
 _MOST_PATHS: Final = 50_000
@@ -42,6 +43,8 @@ class Edge:
     ordering: Ordering | None = None
     widths: tuple[int, ...] = ()
     """Where it is ordered: how many data paths lead through each producer."""
+    notices: bool = False
+    """To a tracker or from it."""
 
     def channel(self, producer: int, consumer: int) -> int:
         return self.first_channel + producer * self.consumers + consumer
@@ -81,7 +84,7 @@ class TaskPlan:
     vertex: Vertex
     index: int
     inbox: str | None
-    """The queue it reads; None where it begins with a source."""
+    """The queue it reads; None where it begins with a source, or merges and nothing else."""
     channels: tuple[int, ...]
     """What its producers send on; empty for a queue from outside, where there may be any."""
     back_channels: tuple[int, ...]
@@ -91,10 +94,12 @@ class TaskPlan:
     """What it merges, where its input is ordered."""
     pooled: tuple[str, ...] = ()
     """Queues of which one must have room before it takes more: a merge may be waiting for what comes next there."""
+    notices: tuple[int, ...] = ()
+    """The channels on which a tracker speaks to it."""
 
     @property
     def inboxes(self) -> tuple[str, ...]:
-        return tuple(each.queue for each in self.merges) if self.inbox is None else (self.inbox,)
+        return (*(each.queue for each in self.merges), *(() if self.inbox is None else (self.inbox,)))
 
 
 @dataclass(frozen=True)
@@ -123,12 +128,16 @@ class Plan:
             if index in edge.route.reaches(edge.place(producer))
         ]
         merges = self._merges(own, index)
-        outputs = [edge for edge in self.edges_from(vertex) if not edge.back]
+        # A tracker never waits for those that wait for it.
+        outputs = [
+            edge for edge in self.edges_from(vertex) if not edge.back and not (edge.notices and vertex.name == AGENT)
+        ]
         blocking = [queue for edge in outputs if edge.ordering is None for queue in self._queues_of(edge, index)]
         pooled = [queue for edge in outputs if edge.ordering is not None for queue in self._queues_of(edge, index)]
         sinks = [self.graph.node(name).sink for name in vertex.nodes]
         blocking += [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
-        inbox: str | None = None if merges else self.inbox(vertex.name, index)
+        is_told = any(edge.notices for edge in own)
+        inbox: str | None = None if merges and not is_told else self.inbox(vertex.name, index)
         if head.source is not None:
             inbox = outside(head.source.name) if isinstance(head.source, QueueEnd) else None
         return TaskPlan(
@@ -141,6 +150,7 @@ class Plan:
             tuple(dict.fromkeys(blocking)),
             merges,
             tuple(pooled),
+            tuple(channel for edge, channel in reaching if edge.notices and edge.vertex == AGENT),
         )
 
     def _merges(self, edges: list[Edge], index: int) -> tuple[PathsIn, ...]:
@@ -175,6 +185,16 @@ class Plan:
         return _paths(self.vertices, self.edges)
 
     @cached_property
+    def region(self) -> Region | None:
+        """What is tracked."""
+        return region_of(self)
+
+    @cached_property
+    def agents(self) -> list[str]:
+        """The inboxes of the tasks of the tracker."""
+        return [task.inboxes[0] for task in self.tasks.values() if task.vertex.name == AGENT]
+
+    @cached_property
     def shares(self) -> dict[str, int]:
         """For each queue of a task that merges, how many of them it reads."""
         return {each.queue: len(task.merges) for task in self.tasks.values() for each in task.merges}
@@ -196,7 +216,9 @@ class Plan:
         What the task has done depends on these orders, and they must outlast it.
         """
         seen: set[str] = set()
-        waiting = [task.vertex.name]
+        # What others have sent to the same queues is made safe with it, and came of orders of their own.
+        sent_to = {edge.consumer for edge in self.edges_from(task.vertex)}
+        waiting = [task.vertex.name, *(edge.vertex for edge in self.edges if edge.consumer in sent_to)]
         while waiting:
             name = waiting.pop()
             if name not in seen:
@@ -244,7 +266,7 @@ class Plan:
 
 
 def make_plan(graph: Graph) -> Plan:
-    heads = {node.name: _head(graph, node) for node in graph.nodes}
+    heads = {node.name: head_of(graph, node) for node in graph.nodes}
     vertices = tuple(
         Vertex(node.name, node.parallelism, tuple(each.name for each in graph.nodes if heads[each.name] == node.name))
         for node in graph.nodes
@@ -274,6 +296,7 @@ def make_plan(graph: Graph) -> Plan:
                 channels,
                 arrow.ordering,
                 widths,
+                arrow.notices,
             )
             edges.append(edge)
             channels += edge.producers * edge.consumers
@@ -292,7 +315,11 @@ def _paths(vertices: Sequence[Vertex], edges: Sequence[Edge]) -> dict[str, TaskP
     """In the order of drawing, in which producers come before consumers but for loops, which carry no order."""
     found: dict[str, TaskPaths] = {}
     for vertex in vertices:
-        own = [edge for edge in edges if edge.consumer == vertex.name and edge.ordering is None and not edge.back]
+        own = [
+            edge
+            for edge in edges
+            if edge.consumer == vertex.name and edge.ordering is None and not edge.back and not edge.notices
+        ]
         for index in range(vertex.parallelism):
             hops = tuple(
                 Hop(
@@ -304,14 +331,3 @@ def _paths(vertices: Sequence[Vertex], edges: Sequence[Edge]) -> dict[str, TaskP
             )
             found[f"{vertex.name}.{index}"] = TaskPaths(hops)
     return found
-
-
-def _head(graph: Graph, node: Node) -> str:
-    """The first node of the vertex that this one is in."""
-    while len(node.inputs) == 1 and _is_fused(node.inputs[0]):
-        node = graph.node(node.inputs[0].node)
-    return node.name
-
-
-def _is_fused(arrow: Input) -> bool:
-    return isinstance(arrow.route, Forward) and not arrow.back and arrow.ordering is None

@@ -25,7 +25,7 @@ from headrace.flow.operators import (
     tried,
 )
 from headrace.model import plain_json
-from headrace.model.failures import shown
+from headrace.model.failures import shown, stage_failed
 from headrace.order import columns
 from headrace.order.columns import Keys
 
@@ -163,6 +163,7 @@ class Keyed(Behaviour):
     columns: tuple[str, ...]
     initial: Any = None
     on_error: OnError = STOP
+    on_ended: Callable[[Any, Any], Any] | None = None
 
     def open(self, shape: Shape) -> Operator:
         return _KeyedFunction(self, shape)
@@ -232,6 +233,28 @@ class _KeyedFunction(Operator):
                 f"the state from now on, and what to send on (return state, record)"
             )
         return given
+
+    @property
+    def hears_ends(self) -> bool:  # type: ignore[override]
+        return self._behaviour.on_ended is not None
+
+    def ended(self, substream: Any) -> Outputs:
+        key = _key([substream])
+        if self._behaviour.on_ended is None or key not in self._states:
+            return []
+        try:
+            given = self._behaviour.on_ended(self._states[key], substream)
+        except Exception as error:
+            raise stage_failed(self._shape.stage, error, f"none: at the end of {substream!r}") from error
+        state, outputs = self._pair(given)
+        self._dirty.add(key)
+        if state is None:
+            del self._states[key]
+        else:
+            self._states[key] = state
+        runs = Runs(self._shape)
+        runs.records(outputs)
+        return runs.close()
 
     def changes(self) -> bytes | None:
         if not self._dirty:

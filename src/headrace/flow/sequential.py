@@ -17,6 +17,7 @@ from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.routing import Forward, Rebalance, Route
 from headrace.flow.task import Task
+from headrace.flow.tracked import report_frames
 from headrace.model import frames
 from headrace.queues.protocol import Entry
 
@@ -33,7 +34,7 @@ def run_sequentially(graph: Graph, most_records: int = 1000) -> dict[str, pa.Tab
 
 class _Run:
     def __init__(self, graph: Graph):
-        plan = make_plan(alone(graph))
+        plan = self._plan = make_plan(alone(graph))
         self.tasks = {name: Task(plan, task) for name, task in plan.tasks.items()}
         self._graph = graph
         self._inboxes: dict[str, deque[bytes]] = {queue: deque() for queue in plan.queues}
@@ -50,14 +51,23 @@ class _Run:
         """In the order of the graph, until nothing moves."""
         moving = True
         while moving:
-            moving = False
+            moving = self._reported()
             for task in self.tasks.values():
                 for queue in task.plan.inboxes:
                     waiting = self._inboxes.get(queue, deque())
                     while waiting:
                         moving = True
                         entries = [Entry(queue, waiting.popleft(), 0)]
-                        self._act(task.take_path(queue, entries) if task.plan.merges else task.take(entries))
+                        is_path = task.plan.merges and queue != task.plan.inbox
+                        self._act(task.take_path(queue, entries) if is_path else task.take(entries))
+
+    def _reported(self) -> bool:
+        """What tasks have to say of substreams."""
+        found = [task.tracking for task in self.tasks.values() if task.tracking is not None and not task.finished]
+        said = [tracking.said() for tracking in found if tracking.table.is_due]
+        for queue, frame in report_frames(self._plan, said, is_asked=True) if said else ():
+            self._inboxes[queue].append(frame)
+        return bool(said)
 
     def read(self, task: Task, most_records: int) -> None:
         source = self._graph.node(task.plan.vertex.name).source

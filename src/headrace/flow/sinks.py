@@ -126,6 +126,8 @@ class Callback(Sink):
 
     function: Callable[[pa.RecordBatch], Any]
 
+    shows_at_commit = False
+
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
         return _CallbackWriter(self.function)
 

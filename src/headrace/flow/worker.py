@@ -25,6 +25,7 @@ from headrace.flow.effects import (
 from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
+from headrace.flow.substream_reports import SubstreamReports
 from headrace.flow.task import Task
 
 _ALONE_S: Final = 120.0
@@ -73,6 +74,7 @@ class Worker:
         self._saved_at = dict.fromkeys(tasks, 0.0)
         self._changed = dict.fromkeys(tasks, 0)
         """The last change that is in a commit."""
+        self._reports = SubstreamReports(plan, self.tasks)
         self._reported_at = 0.0
         self._beaten_at = 0.0
         self._heard_at: float | None = None
@@ -85,6 +87,7 @@ class Worker:
         self.tasks[task].restore(values, read)
         self._versions[task] = version
         self._changed[task] = self.tasks[task].changed
+        self._reports.restored(task)
 
     # ------------------------------------------------------------------- wants
 
@@ -120,23 +123,25 @@ class Worker:
         if isinstance(stimulus, Arrived):
             return self._arrived(self._by_inbox[stimulus.queue], stimulus)
         if isinstance(stimulus, Fed):
-            return self.tasks[stimulus.task].feed(stimulus.feed)
+            return [*self.tasks[stimulus.task].feed(stimulus.feed, self._reports.coarse), *self._reports.full()]
         if isinstance(stimulus, Saved):
             return self._saved(stimulus)
         if isinstance(stimulus, Ticked):
             if self._heard_at is None:
                 self._heard_at = stimulus.now_s
             is_alone = stimulus.now_s - self._heard_at > _ALONE_S
+            self._reports.look(stimulus.now_s, stimulus.now_s if stimulus.wall_s is None else stimulus.wall_s)
             return [Leave()] if is_alone else self._ticked(stimulus.now_s)
         assert isinstance(stimulus, Told)
         return self._told(stimulus.message)
 
     def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
-        if not task.plan.merges:
-            return [*task.take(arrived.entries), Acknowledge(arrived.queue, task.position)]
+        if not task.plan.merges or arrived.queue == task.plan.inbox:
+            effects = task.take(arrived.entries)
+            return [*effects, Acknowledge(arrived.queue, task.position), *self._reports.full()]
         # What a merge keeps is no reason to send it less: it may be waiting for just this path.
         effects = task.take_path(arrived.queue, arrived.entries)
-        return [*effects, Acknowledge(arrived.queue, arrived.entries[-1].next)]
+        return [*effects, Acknowledge(arrived.queue, arrived.entries[-1].next), *self._reports.full()]
 
     def _ticked(self, now_s: float) -> list[Effect]:
         self._now = now_s
@@ -144,9 +149,11 @@ class Worker:
         if now_s - self._beaten_at >= self._pace.beat_s:
             self._beaten_at = now_s
             effects += [effect for task in self.tasks.values() for effect in task.beat(now_s)]
+        effects += self._reports.due()
         for name, task in self.tasks.items():
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
             if task.dirty and due and name not in self._saving:
+                effects += self._reports.before_save(name)
                 effects.append(self._save(name))
         if now_s - self._reported_at >= self._pace.report_s:
             effects.append(self._report())
@@ -165,9 +172,10 @@ class Worker:
 
     def _saved(self, saved: Saved) -> list[Effect]:
         del self._saving[saved.task]
+        told = self._reports.after_save(saved.task)
         if self._hurry or self.tasks[saved.task].finished:
-            return [self._report()]
-        return []
+            return [*told, self._report()]
+        return told
 
     def _told(self, message: Mapping[str, Any]) -> list[Effect]:
         say = message["say"]
@@ -180,13 +188,13 @@ class Worker:
             self._paused = True
         elif say == "commit":
             self._hurry = True
-            return [*self._ticked(self._now), self._report(message.get("probe"))]
+            return [*self._ticked(self._now), *self._reports.asked(), self._report(message.get("probe"))]
         elif say == "end loops":
             effects = [effect for task in self.tasks.values() for effect in task.end_loops()]
             return [*effects, self._report()]
         elif say == "leave":
             return [self._report(), Leave()]
-        return [self._report(message.get("probe"))]
+        return [*(self._reports.asked() if "probe" in message else ()), self._report(message.get("probe"))]
 
     # ------------------------------------------------------------------ report
 
@@ -210,8 +218,11 @@ class Worker:
             "records_in": task.records_in,
             "records_out": task.records_out,
             "position": task.position,
-            "next": {str(channel): number for channel, number in task.next.items()},
-            "sent": {str(channel): number for channel, number in task.sent.items()},
+            "next": {**{str(channel): number for channel, number in task.next.items()}, **task.heard_reports()},
+            "sent": {
+                **{str(channel): number for channel, number in task.sent.items()},
+                **(task.tracking.owed() if task.tracking else {}),
+            },
             "source_ended": task.source_ended,
             "finished": task.finished,
             "safe": safe and not task.dirty,

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 from headrace.measure.keys import BytesIndex, mix
 from headrace.measure.policy import (
     ACCEPT,
@@ -31,6 +30,7 @@ from headrace.measure.policy import (
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
 from headrace.measure.words import is_text, to_words
+from headrace.model.jit import Bytes, Ints, Word, grown, kernel
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import AppendOnly, Tables
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from headrace.errors import MetricOverflow
 from headrace.language import BoundMetric
 from headrace.language.type_names import spark_name
-from headrace.measure.jit import Flags, Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.steps import REWIND, Steps
 from headrace.measure.words import Words, from_words, is_wide
+from headrace.model.jit import Flags, Ints
 from headrace.model.signature import Signature
 from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under

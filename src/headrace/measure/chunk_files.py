@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
-from headrace.measure.jit import Ints
+from headrace.model.jit import Ints
 from headrace.state.places import LocalPlace
 from headrace.state.store import StageStore, StoredPart, parts_of
 

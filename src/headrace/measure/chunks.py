@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.measure.chunk_files import ChunkFiles, chunk_bytes, in_background
 from headrace.measure.events import TIME_ROW
-from headrace.measure.jit import Ints
+from headrace.model.jit import Ints
 from headrace.state.store import StoredPart
 
 CLOSURE: Final = 600_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from headrace.measure.jit import Bytes, Flags, Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.words import Words, is_float, is_text, is_wide, order_codes, order_codes_back
+from headrace.model.jit import Bytes, Flags, Ints
 from headrace.state.tables import Tables
 
 _SIGN = np.int64(-(2**63))

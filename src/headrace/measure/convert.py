@@ -7,8 +7,8 @@ import pyarrow as pa
 from headrace.language import format_expr
 from headrace.language.nodes import Column
 from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout, Grouping
-from headrace.measure.jit import Ints
 from headrace.measure.words import from_words, type_named
+from headrace.model.jit import Ints
 
 
 def convert(old: EventLayout, events: Ints, encoder: EventEncoder) -> Ints:

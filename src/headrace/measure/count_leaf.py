@@ -9,7 +9,6 @@ import numpy as np
 from headrace.language.nodes import LastEvents
 from headrace.measure.aggregator import Aggregator, clear_all, dump_all, put_all, restore_all, take_all
 from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout
-from headrace.measure.jit import Ints, grown, kernel
 from headrace.measure.leaf import Batch, add_all, leaf_name, missing_until
 from headrace.measure.plan import Leaf
 from headrace.measure.queue import (
@@ -38,6 +37,7 @@ from headrace.measure.steps import (
     STEP_SLOT,
     TAIL,
 )
+from headrace.model.jit import Ints, grown, kernel
 from headrace.model.ticks import FARTHEST
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables

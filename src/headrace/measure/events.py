@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from headrace.language import evaluate, format_expr
 from headrace.language.nodes import Column, Expr
-from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
 from headrace.measure.residents import StoredGrouping
@@ -35,6 +34,7 @@ from headrace.measure.words import (
     order_codes_back,
     to_words,
 )
+from headrace.model.jit import Flags, Ints, grown, kernel
 from headrace.state.rocks import RocksGroups
 from headrace.state.tables import Tables, part_of, under
 

@@ -7,7 +7,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.measure.aggregator import Answers
-from headrace.measure.jit import Flags, Ints, Word, grown, kernel
 from headrace.measure.limbs import (
     CARRY_LIMBS,
     DECIMAL_LIMBS,
@@ -26,6 +25,7 @@ from headrace.measure.limbs import (
 )
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words, is_float, is_wide
+from headrace.model.jit import Flags, Ints, Word, grown, kernel
 from headrace.state.ragged import Ragged, beside, reach
 from headrace.state.tables import Tables
 

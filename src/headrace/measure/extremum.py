@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.codes import OrderedCodes
-from headrace.measure.jit import Bytes, Flags, Ints, kernel
 from headrace.measure.keys import compare_codes
 from headrace.measure.queue import (
     BEFORE,
@@ -31,6 +30,7 @@ from headrace.measure.queue import (
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import COPIES, MAJOR, MINOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, from_words
+from headrace.model.jit import Bytes, Flags, Ints, kernel
 from headrace.state.tables import Tables, part_of, under
 
 

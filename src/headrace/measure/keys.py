@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Bytes, Flags, Ints, Word, grown, kernel
+from headrace.model.jit import Bytes, Flags, Ints, Word, grown, kernel
 from headrace.state.tables import AppendOnly, Tables
 
 _EMPTY = -1

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.measure.chunks import Chunk
 from headrace.measure.events import TIME_ROW
-from headrace.measure.jit import Ints
+from headrace.model.jit import Ints
 from headrace.state.tables import AppendOnly, Tables
 
 

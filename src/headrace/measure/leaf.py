@@ -13,7 +13,6 @@ from headrace.language.nodes import Infinite, Sliding, Tumbling
 from headrace.measure.aggregator import Aggregator, clear_all, dump_all, put_all, restore_all, take_all
 from headrace.measure.convert import has_column
 from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder, EventLayout
-from headrace.measure.jit import Ints
 from headrace.measure.plan import Leaf
 from headrace.measure.replay import replay
 from headrace.measure.reservoir import EventReservoir, Position
@@ -40,6 +39,7 @@ from headrace.measure.steps import (
     tail_edge,
     write_steps,
 )
+from headrace.model.jit import Ints
 from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from headrace.measure.jit import Flags, Ints, Word, kernel
+from headrace.model.jit import Flags, Ints, Word, kernel
 from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.exact import COUNTS, NUMBERS, counts_kept, put_counts, special, take_counts
-from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.limbs import (
     CARRY_LIMBS,
     DECIMAL_LIMBS,
@@ -32,6 +31,7 @@ from headrace.measure.limbs import (
 )
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words, is_float
+from headrace.model.jit import Flags, Ints, grown, kernel
 from headrace.state.ragged import Ragged, beside, reach
 from headrace.state.tables import Tables
 

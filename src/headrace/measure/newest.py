@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.measure.aggregator import Aggregator
-from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
 from headrace.measure.words import Words, is_wide
+from headrace.model.jit import Flags, Ints, grown, kernel
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 

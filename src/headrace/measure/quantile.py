@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator, is_number, needs_number
 from headrace.measure.codes import OrderedCodes
-from headrace.measure.jit import Bytes, Flags, Ints, Word, kernel
 from headrace.measure.limbs import wide_to_double
 from headrace.measure.queue import NONE
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.treap import COPIES, MAJOR, WEIGHT, Treaps, erase, insert, kth
 from headrace.measure.words import Words, is_float, is_wide, order_codes
+from headrace.model.jit import Bytes, Flags, Ints, Word, kernel
 
 _TOP = 0x7FFFFFFFFFFFFFFF
 

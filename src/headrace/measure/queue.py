@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.measure.jit import Ints, Word, grown, kernel
+from headrace.model.jit import Ints, Word, grown, kernel
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.events import NUMBER_ROW, TIME_ROW, EventEncoder
-from headrace.measure.jit import Ints
 from headrace.measure.steps import KIND, ROW, SOURCE, STEP_SLOT, Steps, gather
 from headrace.measure.words import Words
+from headrace.model.jit import Ints
 
 
 def replay(

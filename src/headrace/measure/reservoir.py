@@ -16,8 +16,8 @@ import numpy as np
 from headrace.measure.chunk_files import ChunkFiles, ScratchFiles, chunk_bytes, chunk_of, in_background
 from headrace.measure.chunks import CLOSURE, Chunk, ChunkWriter, merged
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
-from headrace.measure.jit import Ints
 from headrace.measure.late_events import LateEvents
+from headrace.model.jit import Ints
 from headrace.state.store import StoredPart
 from headrace.state.tables import AppendOnly, Tables, part_of, under
 

@@ -13,9 +13,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.words import is_float, is_text, order_codes, to_words
+from headrace.model.jit import Ints
 from headrace.state.ragged import Ragged, joined, split
 from headrace.state.rocks import RocksGroups
 from headrace.state.tables import Tables

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.measure.definition import Definition
-from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.plan import Stage
 from headrace.measure.policy import NO_ARRIVAL, NO_TIME, STATUSES
 from headrace.measure.reservoir import MEMORY_BYTES
 from headrace.measure.task import MeasureTask
 from headrace.measure.words import is_float, order_codes, to_words
+from headrace.model.jit import Ints
 
 
 def measure_table(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.measure.jit import Ints, kernel
+from headrace.model.jit import Ints, kernel
 
 ADD = 0  # the event is the newest of its group's window
 INSERT = 1  # the event is late and takes its place in time

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.measure.jit import Ints, Word, kernel
 from headrace.measure.keys import mix
+from headrace.model.jit import Ints, Word, kernel
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 

@@ -20,7 +20,6 @@ from headrace.measure.count_leaf import CountLeaf
 from headrace.measure.events import TIME_ROW, EventEncoder, EventLayout, Grouping
 from headrace.measure.explain import describe
 from headrace.measure.functions import aggregator_of
-from headrace.measure.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch, WindowLeaf
 from headrace.measure.plan import Leaf, Stage
@@ -29,6 +28,7 @@ from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoi
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
 from headrace.measure.words import is_ordered_word, to_words
+from headrace.model.jit import Ints
 from headrace.model.ticks import DAY, FARTHEST
 from headrace.state.rocks import RocksGroups
 from headrace.state.store import StoredPart

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.measure.jit import Bytes, Ints, Word, grown, kernel
 from headrace.measure.keys import compare_codes, mix
 from headrace.measure.queue import (
     FIRST_FREE,
@@ -21,6 +20,7 @@ from headrace.measure.queue import (
     reserve_nodes,
     take_node,
 )
+from headrace.model.jit import Bytes, Ints, Word, grown, kernel
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables
 

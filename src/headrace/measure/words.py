@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.measure.jit import Bytes, Flags, Ints
 from headrace.measure.keys import BytesIndex
+from headrace.model.jit import Bytes, Flags, Ints
 
 _NO_WORDS: Ints = np.zeros(0, np.int64)
 _SMALL_DECIMAL = 18

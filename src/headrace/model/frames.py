@@ -1,16 +1,16 @@
 """Frames: everything that moves between tasks. A record batch, and a header that says which records of which channel.
 
 A *channel* is one (producer task, consumer task) pair. What travels on it is numbered from 0 without gaps: each record,
-and each control or end frame, takes one number; a heartbeat takes none. The numbers are what makes a resume exact:
-a producer that goes on from its last commit sends some records again, perhaps cut into other frames, and the receiver
-slices off what it has had.
+and each control or end frame, takes one number; a heartbeat and a report take none. The numbers are what makes a
+resume exact: a producer that goes on from its last commit sends some records again, perhaps cut into other frames, and
+the receiver slices off what it has had.
 
 On the wire, little-endian, the lengths and both checksums covered by the first one:
 
     magic "HRF1" | kind | 3 zero bytes | channel u32 | count u32 | first u64 | progress i64
     | schema length u32 | body length u32 | crc32 of schema and body | stamp i64 | crc32 of the header so far
 
-then the schema and the body: for a data frame both as Arrow IPC messages, for a control frame JSON and no schema.
+then the schema and the body: for data and reports both as Arrow IPC messages, for a control frame JSON and no schema.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Kind(IntEnum):
     HEARTBEAT = 1
     END = 2
     CONTROL = 3
+    REPORT = 4
+    """What tasks say to a tracker. It may come again, and says so itself."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ def end(channel: int, first: int) -> Frame:
 
 def heartbeat(channel: int, first: int, progress: int) -> Frame:
     return Frame(Kind.HEARTBEAT, channel, first, 0, None, None, progress)
+
+
+def report(batch: pa.RecordBatch) -> Frame:
+    return Frame(Kind.REPORT, 0, 0, batch.num_rows, batch)
 
 
 def control(channel: int, first: int, message: dict[str, Any]) -> Frame:
@@ -148,7 +154,7 @@ def decode(content: bytes | memoryview) -> Frame:
         raise FrameDamaged(f"it claims records {first} to {first + count}")
     schema, body = rest[:schema_length], rest[schema_length:]
     batch, message = None, None
-    if kind == Kind.DATA:
+    if kind in (Kind.DATA, Kind.REPORT):
         batch = checked_batch(bytes(schema), body)
         if batch.num_rows != count:
             raise FrameDamaged(f"its header says {count} records and its batch has {batch.num_rows}")
@@ -156,7 +162,7 @@ def decode(content: bytes | memoryview) -> Frame:
         message = _message(body)
     elif kind not in (Kind.HEARTBEAT, Kind.END) or len(rest):
         raise FrameDamaged(f"there is no such kind of frame ({kind}, {len(rest)} bytes)")
-    if kind != Kind.DATA and count != (kind != Kind.HEARTBEAT):
+    if kind not in (Kind.DATA, Kind.REPORT) and count != (kind != Kind.HEARTBEAT):
         raise FrameDamaged(f"a frame of its kind does not take {count} numbers")
     return Frame(Kind(kind), channel, first, count, batch, message, progress, stamp)
 

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 
 from headrace.errors import StateError
 from headrace.measure.definition import Definition
-from headrace.measure.jit import Ints
 from headrace.measure.plan import Stage
 from headrace.measure.run import arrival_order, unmeasured
+from headrace.model.jit import Ints
 from headrace.spark.operator import CODE, ROWS_AT_ONCE, Answering, Batches, StageOperator, column, hash_key
 from headrace.spark.versions import Shards, StageState, TaskPlace
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
-from headrace.measure.jit import Ints
+from headrace.model.jit import Ints
 from headrace.measure.reservoir import EventReservoir
 
 Batches = list[list[int]]

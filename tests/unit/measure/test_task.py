@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.definition import Definition
-from headrace.measure.jit import Ints
+from headrace.model.jit import Ints
 from headrace.measure.reservoir import CHUNK_EVENTS
 from headrace.measure.run import measure_table
 from headrace.measure.task import MeasureTask

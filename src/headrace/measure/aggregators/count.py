@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator
-from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, REMOVE, Steps
 from headrace.measure.words import Words
+from headrace.model.jit import Flags, Ints, grown, kernel
 from headrace.model.signature import Signature
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables

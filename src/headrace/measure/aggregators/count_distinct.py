@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.codes import OrderedCodes
-from headrace.measure.jit import Flags, Ints, grown, kernel
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.tally import Tally, lower_count, raise_count
 from headrace.measure.words import Words
+from headrace.model.jit import Flags, Ints, grown, kernel
 from headrace.model.signature import Signature
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import Tables, part_of, under

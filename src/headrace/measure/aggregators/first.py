@@ -6,7 +6,6 @@ All values in the window are kept in memory: which one is next can only be known
 from __future__ import annotations
 
 from headrace.measure.aggregator import Aggregator, same_type
-from headrace.measure.jit import Flags, Ints, kernel
 from headrace.measure.queue import (
     BEFORE,
     NEWEST,
@@ -24,6 +23,7 @@ from headrace.measure.queue import (
 )
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, REPLAY, Steps
 from headrace.measure.words import Words, is_wide
+from headrace.model.jit import Flags, Ints, kernel
 from headrace.model.signature import Signature
 
 _HIGH = NUMBER

@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from headrace.measure.aggregator import Aggregator
 from headrace.measure.codes import OrderedCodes
-from headrace.measure.jit import Bytes, Flags, Ints, kernel
 from headrace.measure.steps import ANSWER, INSERT, REMOVE, Steps
 from headrace.measure.tally import Tally, lower_count, raise_count
 from headrace.measure.treap import MAJOR, MINOR, Treaps, erase, first_nodes, insert
 from headrace.measure.words import Words, from_words
+from headrace.model.jit import Bytes, Flags, Ints, kernel
 from headrace.model.signature import Parameter, Signature
 from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables, part_of, under

@@ -1,0 +1,342 @@
+"""Which tasks of a flow are tracked, and what their agent is told: drawn into the graph as a stage of its own.
+
+The agent reads what all tasks before a tracked stream report, and tells those who asked. Its inbox is its log: it
+commits, starts again and is shared out as any stage. Everything that can reach a *point*, a reader of a tracked stream
+or a stream of ends, belongs to the region; records on the way to a task are charged to the group of points that the
+task leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from headrace.errors import FlowError
+from headrace.flow.graph import Graph, Input, Node
+from headrace.flow.operators import Behaviour, Identity, Operator, Outputs, Shape
+from headrace.flow.routing import Broadcast, Forward, Rebalance
+from headrace.flow.substreams import Tracked
+from headrace.track.agent import Point, Tracking
+
+if TYPE_CHECKING:
+    from headrace.flow.plan import Plan
+
+AGENT: Final = "tracker"
+REPORTS: Final = "headrace-reports"
+GONE: Final = "gone"
+
+
+def notices(label: pa.DataType) -> pa.Schema:
+    """What an agent says: `told` is a number of `Told`."""
+    fields = [("told", pa.int8()), ("id", pa.int64()), ("substream", label), ("tick", pa.int64())]
+    return pa.schema([pa.field(name, of) for name, of in fields])
+
+
+def ends_schema(label: pa.DataType) -> pa.Schema:
+    """Of a stream of ends, as users see it."""
+    return pa.schema([pa.field("substream", label), pa.field("event", pa.string())])
+
+
+@dataclass(frozen=True)
+class Ends(Behaviour):
+    """The notices of an agent as records."""
+
+    def open(self, shape: Shape) -> Operator:
+        return _EndRecords(shape)
+
+    def __str__(self) -> str:
+        return "starts and ends of substreams"
+
+
+class _EndRecords(Operator):
+    def __init__(self, shape: Shape):
+        self._schema = shape.outputs[""]
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        told = batch.column("told").to_numpy()
+        kept = batch.filter(pa.array(told <= 1))
+        if not kept.num_rows:
+            return []
+        words = pa.array(["start", "end"]).take(kept.column("told").cast(pa.int64()))
+        return [("", pa.RecordBatch.from_arrays([kept.column("substream"), words], schema=self._schema))]
+
+
+@dataclass(frozen=True)
+class AgentStage(Behaviour):
+    """Opened with what the plan says of its region: see `tracked.py`."""
+
+    tracked: Tracked
+    label: pa.DataType
+
+    def open(self, shape: Shape) -> Operator:
+        raise FlowError(f"stage {shape.stage} is drawn by .tracked(), and needs the plan of its flow")
+
+    @property
+    def is_stateful(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return f"tells of substreams by {self.tracked.name}, {self.tracked.ends}"
+
+
+def with_agent(graph: Graph) -> Graph:
+    """The graph with an agent, where something is tracked. Raises FlowError that names the stage and the fix."""
+    asked = [(node, arrow, arrow.tracked) for node in graph.nodes for arrow in node.inputs if arrow.tracked]
+    if not asked:
+        return graph
+    tracked = _one(graph, [each for _, _, each in asked])
+    if any(node.name == AGENT for node in graph.nodes):
+        raise FlowError(f"flow {graph.name} is tracked, and {AGENT} is what its agent is called; rename that stage")
+    graph = _merged_apart(graph)
+    producer = graph.node(asked[0][1].node)
+    schema = producer.schema_of(asked[0][1].output)
+    if schema is None:
+        raise FlowError(f"{producer.name}: it must be known which columns it gives, to be tracked")
+    problem = tracked.problem(schema)
+    if problem is not None:
+        raise FlowError(f"{producer.kind} {producer.name}: {problem}")
+    label = tracked.type_in(schema)
+    told = notices(label)
+    graph, outputs = _with_points(graph, told)
+    nodes = {node.name: node for node in graph.nodes}
+    heads = {node.name: head_of(graph, node) for node in graph.nodes}
+    region = _region(graph, heads)
+    for name in region:
+        node = nodes[name]
+        if node.source is None:
+            arrow = Input(AGENT, GONE, Broadcast(), notices=True)
+            nodes[name] = replace(node, inputs=(*node.inputs, arrow))
+    reports = tuple(Input(name, REPORTS, Rebalance(), notices=True) for name in region)
+    sides = dict.fromkeys([*outputs, GONE], told)
+    agent = Node(AGENT, tracked.agents, reports, behaviour=AgentStage(tracked, label), schema=told, sides=sides)
+    after = _after_ends(graph)
+    ordered = [nodes[n.name] for n in graph.nodes if n.name not in after]
+    behind = [nodes[n.name] for n in graph.nodes if n.name in after]
+    found = Graph(graph.name, (*ordered, agent, *behind))
+    _check_region(found, region, heads, tracked)
+    return found
+
+
+def _one(graph: Graph, asked: list[Tracked]) -> Tracked:
+    common = {replace(each, is_firm=False, starts=False) for each in asked}
+    if len(common) > 1:
+        raise FlowError(
+            f"flow {graph.name} is tracked in different ways ({', '.join(sorted(each.name for each in asked))}); one "
+            f"flow has one way to tell substreams and their ends: say the same of all tracked streams"
+        )
+    return next(iter(common))
+
+
+def _merged_apart(graph: Graph) -> Graph:
+    """What merges does so in a task before: a reader that is told of ends has one inbox for all that it hears."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        arrows = []
+        for arrow in node.inputs:
+            if arrow.tracked is not None and arrow.ordering is not None and not isinstance(node.behaviour, Ends):
+                producer = graph.node(arrow.node)
+                name = f"{node.name}-merged"
+                merged = replace(arrow, tracked=None)
+                schema = producer.schema_of(arrow.output)
+                nodes.append(Node(name, node.parallelism, (merged,), behaviour=Identity(), schema=schema))
+                arrow = Input(name, "", Forward(), tracked=arrow.tracked)
+            arrows.append(arrow)
+        nodes.append(replace(node, inputs=tuple(arrows)))
+    return Graph(graph.name, tuple(nodes))
+
+
+def _with_points(graph: Graph, told: pa.Schema) -> tuple[Graph, list[str]]:
+    """Readers hear the agent, and streams of ends read nothing else."""
+    nodes, outputs = [], []
+    for node in graph.nodes:
+        if any(arrow.tracked for arrow in node.inputs):
+            outputs.append(node.name)
+            arrow = Input(AGENT, node.name, Broadcast(), notices=True)
+            if isinstance(node.behaviour, Ends):
+                asked = node.inputs[0]
+                node = replace(node, inputs=(replace(arrow, tracked=asked.tracked, of=(asked.node, asked.output)),))
+                node = replace(node, inputs=(replace(node.inputs[0], route=Rebalance(), notices=False),))
+            else:
+                node = replace(node, inputs=(*node.inputs, arrow))
+        nodes.append(node)
+    return Graph(graph.name, tuple(nodes)), outputs
+
+
+def head_of(graph: Graph, node: Node) -> str:
+    """The first node of the vertex that this one is in."""
+    while len(node.inputs) == 1 and is_fused(node.inputs[0]):
+        node = graph.node(node.inputs[0].node)
+    return node.name
+
+
+def is_fused(arrow: Input) -> bool:
+    return isinstance(arrow.route, Forward) and not arrow.back and arrow.ordering is None
+
+
+def _region(graph: Graph, heads: Mapping[str, str]) -> list[str]:
+    """The heads of all vertices from which something tracked can be reached."""
+    waiting = [node.name for node in graph.nodes if any(a.tracked for a in node.inputs) and not _is_ends(node)]
+    waiting += [arrow.of[0] for node in graph.nodes for arrow in node.inputs if arrow.of is not None]
+    found: set[str] = set()
+    while waiting:
+        head = heads[waiting.pop()]
+        if head not in found:
+            found.add(head)
+            waiting += [arrow.node for arrow in graph.node(head).inputs if not arrow.notices and arrow.node != AGENT]
+    for name in found:
+        for node in graph.nodes:
+            if heads[node.name] == name and _is_ends(node):
+                raise FlowError(f"stage {node.name} gives ends of substreams, which are not tracked themselves")
+    return [node.name for node in graph.nodes if node.name in found]
+
+
+def _is_ends(node: Node) -> bool:
+    return isinstance(node.behaviour, Ends)
+
+
+def _after_ends(graph: Graph) -> set[str]:
+    found = {node.name for node in graph.nodes if _is_ends(node)}
+    grows = True
+    while grows:
+        more = {node.name for node in graph.nodes if any(a.node in found for a in node.inputs)} - found
+        grows = bool(more)
+        found |= more
+    return found
+
+
+def _check_region(graph: Graph, region: Iterable[str], heads: Mapping[str, str], tracked: Tracked) -> None:
+    """All that is on the way within the region must be told apart."""
+    inside = set(region)
+    for node in graph.nodes:
+        if node.name not in inside:
+            continue
+        for arrow in node.inputs:
+            producer = graph.node(arrow.node)
+            if arrow.notices or heads.get(arrow.node) not in inside:
+                continue
+            problem = tracked.problem(producer.schema_of(arrow.output))
+            if problem is not None:
+                raise FlowError(
+                    f"{producer.kind} {producer.name} is before something that is tracked: {problem}; let what it "
+                    f"gives to {node.name} keep what tells substreams apart"
+                )
+            source = graph.node(heads[arrow.node])
+            given = producer.schema_of(arrow.output)
+            is_opened_later = source.source is not None and not opens_at(source, tracked)
+            if is_opened_later and given is not None and not tracked.closes_in(given):
+                raise FlowError(
+                    f"source {source.name}: it has no column {tracked.ends.closes}, by which a record closes its "
+                    f"substream; {producer.name} gives {', '.join(given.names)}"
+                )
+
+
+def opens_at(source: Node, tracked: Tracked) -> bool:
+    """Can it be told at the source itself what a record belongs to, and what it closes?"""
+    schema = source.schema
+    return schema is not None and tracked.problem(schema) is None and tracked.closes_in(schema)
+
+
+# ------------------------------------------------------------------------- plan
+
+
+@dataclass(frozen=True)
+class Region:
+    """What a plan says of its region."""
+
+    tracking: Tracking
+    tracked: Tracked
+    group_of: Mapping[str, int]
+    """By vertex: what records on the way to it are charged to."""
+    held_group_of: Mapping[str, int]
+    """By vertex: what it holds back is charged to; -1 where nobody is told of what it gives."""
+    readers: Mapping[str, int]
+    """By vertex: the number of its point."""
+    number_of: Mapping[str, int]
+    """By task: the number under which it reports."""
+
+
+def region_of(plan: Plan) -> Region | None:
+    if not any(node.name == AGENT for node in plan.graph.nodes):
+        return None
+    stage = plan.graph.node(AGENT).behaviour
+    assert isinstance(stage, AgentStage)
+    vertices = [edge.vertex for edge in plan.edges if edge.consumer == AGENT]
+    names, targets, own = _points(plan)
+    follows = {
+        name: [e.consumer for e in plan.edges if e.vertex == name and e.consumer in vertices and not e.notices]
+        for name in vertices
+    }
+    reach = {name: _reached(name, follows) for name in vertices}
+    leads = {name: frozenset(k for k, aims in enumerate(targets) if reach[name] & aims) for name in vertices}
+    held = {
+        name: frozenset().union(*(leads[n] for n in follows[name]), [k for k, of in enumerate(own) if of == name])
+        for name in vertices
+    }
+    groups = {
+        each: number for number, each in enumerate(dict.fromkeys([*leads.values(), *filter(None, held.values())]))
+    }
+    arrows = {node.name: a.tracked for node in plan.graph.nodes for a in node.inputs if a.tracked is not None}
+    points = tuple(
+        Point(
+            name,
+            tuple(number for group, number in groups.items() if k in group),
+            arrows[name].starts,
+            arrows[name].is_firm and own[k] is None,
+        )
+        for k, name in enumerate(names)
+    )
+    tasks = [task for task in plan.tasks.values() if task.vertex.name in vertices]
+    sources = tuple(n for n, task in enumerate(tasks) if plan.graph.node(task.vertex.name).source is not None)
+    tracking = Tracking(
+        len(groups), points, tuple(task.name for task in tasks), sources, stage.label, stage.tracked.ends.mode,
+        stage.tracked.consistent,
+    )  # fmt: skip
+    return Region(
+        tracking,
+        stage.tracked,
+        {name: groups[leads[name]] for name in vertices},
+        {name: groups.get(held[name], -1) if held[name] else -1 for name in vertices},
+        {name: k for k, name in enumerate(names) if own[k] is None},
+        {task.name: number for number, task in enumerate(tasks)},
+    )
+
+
+def _points(plan: Plan) -> tuple[list[str], list[frozenset[str]], list[str | None]]:
+    """For each point: its name, the vertices that all must have come to, and, of a stream of ends, whose it is."""
+    names: list[str] = []
+    targets: list[frozenset[str]] = []
+    own: list[str | None] = []
+    vertex_of = {name: vertex.name for vertex in plan.vertices for name in vertex.nodes}
+    for edge in plan.edges:
+        if edge.vertex != AGENT or edge.output == GONE:
+            continue
+        names.append(edge.consumer)
+        node = plan.graph.node(edge.output)
+        ends = next((arrow.of for arrow in node.inputs if arrow.of is not None), None)
+        if ends is None:
+            targets.append(frozenset([edge.consumer]))
+            own.append(None)
+            continue
+        readers = [
+            each.name
+            for each in plan.graph.nodes
+            for arrow in each.inputs
+            if arrow.tracked and (arrow.node, arrow.output) == ends
+        ]
+        targets.append(frozenset([vertex_of[ends[0]], *(vertex_of[name] for name in readers)]))
+        own.append(vertex_of[ends[0]])
+    return names, targets, own
+
+
+def _reached(name: str, follows: Mapping[str, list[str]]) -> frozenset[str]:
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += follows[each]
+    return frozenset(found)

@@ -1,0 +1,69 @@
+"""What a task sends: records by their routes, numbered on every channel, and the frames that are to be appended."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.flow.carrying import Carrying
+from headrace.flow.pieces import cut
+from headrace.flow.plan import Edge, Plan, TaskPlan
+from headrace.flow.routing import split
+from headrace.flow.tracked import TaskTracking
+from headrace.model import frames
+from headrace.order import columns
+
+
+class Sending:
+    """Of one task."""
+
+    def __init__(self, plan: Plan, task: TaskPlan, order: Carrying | None, tracking: TaskTracking | None):
+        self._index, self._order, self._tracking = task.index, order, tracking
+        self.edges = plan.edges_from(task.vertex)
+        self._queues = {
+            (edge.number, consumer): plan.queue_of(edge, task.index, consumer)
+            for edge in self.edges
+            for consumer in edge.route.reaches(edge.place(task.index))
+        }
+        self.sent: dict[int, int] = {}
+        self.routed: dict[int, int] = {}
+        self.records = 0
+        self._out: dict[str, list[bytes]] = {}
+
+    def taken(self) -> dict[str, list[bytes]]:
+        """What is to be appended to each queue; it is the caller's now."""
+        out, self._out = self._out, {}
+        return out
+
+    def put(self, queue: str, frame: bytes) -> None:
+        self._out.setdefault(queue, []).append(frame)
+
+    def beat(self) -> None:
+        """How far the task has come, to all that the order is carried to."""
+        for place, frame in self._order.beats(self.sent) if self._order is not None else ():
+            self.put(self._queues[place], frame)
+
+    def route(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        before = self.routed.get(edge.number, 0)
+        self.routed[edge.number] = before + batch.num_rows
+        self.records += batch.num_rows
+        if self._order is not None and not self._order.is_carried_on(edge):
+            batch = columns.without(batch)
+        for consumer, part in split(edge.route, batch, before, edge.place(self._index)):
+            channel = edge.channel(self._index, consumer)
+            if self._tracking is not None:
+                self._tracking.sent(edge, consumer, channel, self.sent.get(channel, 0), part)
+            self._emit(self._queues[edge.number, consumer], channel, part)
+
+    def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:
+        for part in cut(batch):
+            first = self.sent.get(channel, 0)
+            self.sent[channel] = first + part.num_rows
+            self.put(queue, frames.encode(frames.data(channel, first, part)))
+
+    def end(self) -> None:
+        """Every channel."""
+        for (number, consumer), queue in self._queues.items():
+            channel = next(each for each in self.edges if each.number == number).channel(self._index, consumer)
+            first = self.sent.get(channel, 0)
+            self.sent[channel] = first + 1
+            self.put(queue, frames.encode(frames.end(channel, first)))

@@ -1,0 +1,119 @@
+"""When a worker reports on substreams: what its tasks have to say goes in one frame, some milliseconds after it began.
+
+A sink that shows its records at a commit has not received them before: its task reports when the commit is safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.flow.effects import Append, Effect
+from headrace.flow.plan import Plan
+from headrace.flow.task import Task
+from headrace.flow.tracked import report_frames
+from headrace.track.local import NO_TIME
+from headrace.track.reports import TaskSaid
+
+_MOST_ROWS: Final = 1 << 14
+"""Noted records are kept until they are folded: so many at most."""
+
+
+class SubstreamReports:
+    """Of one worker."""
+
+    def __init__(self, plan: Plan, tasks: Mapping[str, Task]):
+        self._plan = plan
+        self._region = plan.region
+        self._tasks = {name: task for name, task in tasks.items() if task.tracking is not None}
+        self._waits = {name for name, task in self._tasks.items() if task.tracking and task.tracking.says_after_commits}
+        self._unsaid: dict[str, TaskSaid] = {}
+        self._again: list[TaskSaid] = []
+        self._began_s: float | None = None
+        self._now = 0.0
+        self._beaten = NO_TIME
+        self.coarse = NO_TIME
+        """The time at sources, as coarse as it must be for all machines to agree on it."""
+
+    def look(self, now_s: float, wall_s: float) -> None:
+        """At the clocks."""
+        self._now = now_s
+        if self._region is not None and self._region.tracking.consistent:
+            self.coarse = math.ceil(wall_s / self._region.tracked.slack_s)
+
+    def restored(self, name: str) -> None:
+        """What was committed may not have been said."""
+        tracking = self._tasks[name].tracking if name in self._waits else None
+        if tracking is not None:
+            self._again.append(tracking.said())
+
+    def due(self) -> list[Effect]:
+        if self._region is None or not self._tasks:
+            return []
+        if self._again:
+            again, self._again = self._again, []
+            return self._sent(again, is_asked=True)
+        if self.coarse != self._beaten:
+            return self._beat()
+        is_due = any(self._is_due(name) for name in self._tasks)
+        if not is_due:
+            self._began_s = None
+            return []
+        self._began_s = self._now if self._began_s is None else self._began_s
+        if self._now - self._began_s < self._region.tracked.flush_s:
+            return []
+        return self._said([name for name in self._tasks if self._is_due(name)])
+
+    def _beat(self) -> list[Effect]:
+        """Sources say what time it is: nothing earlier will come."""
+        self._beaten = self.coarse
+        sources = [n for n, task in self._tasks.items() if task.tracking and task.tracking.is_source]
+        for name in sources:
+            tracking = self._tasks[name].tracking
+            if tracking is not None and not self._tasks[name].finished:
+                tracking.begin(self.coarse)
+        names = [n for n in self._tasks if self._is_due(n) or (n in sources and not self._tasks[n].finished)]
+        return self._said(names) if names else []
+
+    def full(self) -> list[Effect]:
+        """So much was noted that it is better not to wait."""
+        names = [n for n, t in self._tasks.items() if t.tracking and t.tracking.table.noted_rows >= _MOST_ROWS]
+        return self._said([name for name in names if name not in self._waits]) if names else []
+
+    def asked(self) -> list[Effect]:
+        """It is to be known whether all has been said."""
+        return self._said([name for name in self._tasks if name not in self._waits], is_asked=True)
+
+    def before_save(self, name: str) -> list[Effect]:
+        """Names of substreams are not in a snapshot: they are said before."""
+        if name in self._waits and not self._tasks[name].finished:
+            tracking = self._tasks[name].tracking
+            assert tracking is not None
+            self._unsaid[name] = tracking.said()
+            return []
+        return self._said([name]) if name in self._tasks and self._is_due(name) else []
+
+    def after_save(self, name: str) -> list[Effect]:
+        said = self._unsaid.pop(name, None)
+        return [] if said is None else self._sent([said], is_asked=True)
+
+    def _is_due(self, name: str) -> bool:
+        tracking = self._tasks[name].tracking
+        # After the last report of a task there is none.
+        return (
+            tracking is not None
+            and name not in self._waits
+            and tracking.table.is_due
+            and not self._tasks[name].finished
+        )
+
+    def _said(self, names: list[str], is_asked: bool = False) -> list[Effect]:
+        self._began_s = None
+        tasks = [self._tasks[name].tracking for name in names if not self._tasks[name].finished]
+        return self._sent([tracking.said() for tracking in tasks if tracking is not None], is_asked)
+
+    def _sent(self, said: list[TaskSaid], is_asked: bool) -> list[Effect]:
+        if not said:
+            return []
+        return [Append(queue, [frame]) for queue, frame in report_frames(self._plan, said, is_asked)]

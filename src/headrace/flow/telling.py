@@ -1,0 +1,116 @@
+"""What a task does that is told of substreams: it lets its stage know, and forgets what is over.
+
+A *firm* reader takes records only once all substreams before theirs have ended: others wait here, as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.flow.operators import Operator, Outputs
+from headrace.flow.tracked import TaskTracking
+from headrace.model.frames import Frame
+from headrace.track.agent import Told
+from headrace.track.local import as_numbers
+from headrace.track.tokens import tokens_from
+
+_TOKEN = "__headrace_token"
+
+
+class Telling:
+    """Of one task of a region. `first` is the name of its first stage."""
+
+    def __init__(self, tracking: TaskTracking, operators: Mapping[str, Operator], first: str):
+        self._tracking, self._operator = tracking, operators.get(first)
+        for operator in operators.values():
+            operator.track(tracking)
+        self.is_firm = tracking.is_firm
+        self._waiting: list[pa.RecordBatch] = []
+        self._is_changed = False
+
+    def take(self, run: Sequence[Frame], are_notices: bool) -> Iterator[Outputs]:
+        """What came, in its order. Gives what the stage gives for notices; records wait: see `let_go`."""
+        if not are_notices:
+            self._tracking.begin()
+        for frame in run:
+            if are_notices and frame.batch is not None:
+                yield from self._told(frame.batch)
+            else:
+                self._push(frame)
+
+    def _told(self, batch: pa.RecordBatch) -> Iterator[Outputs]:
+        tracking, told = self._tracking, batch.column("told").to_numpy()
+        ids = batch.column("id").to_numpy().view(np.uint64)
+        operator = self._operator
+        at = 0
+        while at < len(told):
+            kind, stop = told[at], at + 1
+            wants = operator is not None and (operator.hears_ends if kind == Told.ENDED else operator.hears_starts)
+            is_single = kind in (Told.STARTED, Told.ENDED) and wants
+            while not is_single and stop < len(told) and told[stop] == kind:
+                stop += 1
+            tracking.begin()
+            tracking.table.steps += stop - at
+            if is_single and operator is not None:
+                name = batch.column("substream")[at].as_py()
+                yield operator.ended(name) if kind == Told.ENDED else operator.started(name)
+            if kind == Told.ENDED:
+                tracking.ended(ids[at:stop])
+            elif kind == Told.GONE:
+                tracking.gone(ids[at:stop])
+            elif kind == Told.UP_TO:
+                tracking.up_to = max(tracking.up_to, int(batch.column("tick").to_numpy()[at:stop].max()))
+            elif kind == Told.OVER:
+                tracking.told_all = True
+            at = stop
+
+    # -------------------------------------------------------------------- firm
+
+    def _push(self, frame: Frame) -> None:
+        """Records that came, with their tokens: they may wait, and be split."""
+        assert frame.batch is not None
+        tokens = tokens_from(frame.channel, frame.first, frame.count)
+        self._tracking.table.steps += frame.count
+        self._waiting.append(frame.batch.append_column(_TOKEN, pa.array(tokens)))
+        self._is_changed = True
+
+    def let_go(self) -> Iterator[pa.RecordBatch]:
+        """Records whose time has come, in the order in which they came."""
+        if not self._waiting:
+            return
+        waiting = pa.concat_batches(self._waiting)
+        labels = self._tracking.labels([waiting])
+        numbers = as_numbers(labels).fill_null(self._tracking.up_to).to_numpy(zero_copy_only=False)
+        is_due = numbers <= self._tracking.up_to
+        if not is_due.any():
+            self._waiting = [waiting]
+            return
+        self._is_changed = True
+        ready = waiting.filter(pa.array(is_due))
+        self._waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
+        tokens = ready.column(_TOKEN).to_numpy()
+        plain = ready.drop_columns([_TOKEN])
+        self._tracking.received_again(plain, tokens)
+        yield plain
+
+    # ------------------------------------------------------------------- state
+
+    def changes(self) -> bytes | None:
+        return self.content() if self._is_changed else None
+
+    def content(self) -> bytes:
+        self._is_changed = False
+        if not self._waiting:
+            return b""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._waiting[0].schema) as writer:
+            for batch in self._waiting:
+                writer.write_batch(batch)
+        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def restore(self, parts: Sequence[bytes]) -> None:
+        if parts and len(parts[-1]):
+            self._waiting = list(pa.ipc.open_stream(parts[-1]))

@@ -1,0 +1,292 @@
+"""What a task does for tracking: it notes what comes and goes, and reports. And the agent, as a stage of the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import FlowError, SubstreamBroken
+from headrace.flow.operators import Operator, Outputs, Shape
+from headrace.flow.plan import Edge, Plan, TaskPlan
+from headrace.flow.regions import GONE, Region, notices, opens_at
+from headrace.flow.substreams import ids_of
+from headrace.model import frames
+from headrace.order import columns
+from headrace.track import agent_state, local
+from headrace.track.agent import Agent, Notice
+from headrace.track.local import NO_TIME, Broken, LocalTable, Note
+from headrace.track.reports import TaskSaid, report_of
+from headrace.track.tokens import Words, key_tokens
+
+STATE: Final = "headrace-tracking"
+"""The name of its state among those of the stages of a task."""
+
+
+class TaskTracking:
+    """Of one task of a region."""
+
+    def __init__(self, plan: Plan, task: TaskPlan, region: Region):
+        self._region, self._task, self._plan = region, task, plan
+        vertex = task.vertex.name
+        self.number = region.number_of[task.name]
+        self.reader = region.readers.get(vertex)
+        self._group = region.group_of[vertex]
+        held = region.held_group_of[vertex]
+        head = plan.graph.node(vertex)
+        self.is_source = head.source is not None
+        self._opens = self.is_source and opens_at(head, region.tracked)
+        self.table = LocalTable(
+            region.tracked.meaning(),
+            region.tracking.groups,
+            held,
+            self.number + 1,
+            self.reader is not None and held >= 0,
+        )
+        self.holds = held >= 0
+        self._start = 0
+        """The step at which what is being worked at began."""
+        self.is_over = False
+        self.told_all = self.reader is None
+        """Will the agent say nothing more of substreams?"""
+        self.up_to = local.NOTHING
+        self.is_firm = self.reader is not None and region.tracking.points[self.reader].is_firm
+        self.labels = region.tracked.meaning().labels
+        self._coarse = NO_TIME
+
+    @property
+    def says_after_commits(self) -> bool:
+        """Is what it tells of substreams true only once it is committed?"""
+        nodes = [self._plan.graph.node(name) for name in self._task.vertex.nodes]
+        return self.reader is not None and any(node.sink and node.sink.shows_at_commit for node in nodes)
+
+    def owed(self) -> dict[str, int]:
+        """What the tasks of the tracker must have heard of."""
+        return {f"reports {self.number} to {shard}": self.table.steps for shard in range(len(self._plan.agents))}
+
+    # -------------------------------------------------------------------- note
+
+    def begin(self, coarse: int = NO_TIME) -> None:
+        """Something is about to be worked at. `coarse` is the time at a source."""
+        self._start = self.table.steps
+        if coarse != self._coarse and self.table.noted_rows:
+            self._folded()
+        self._coarse = coarse
+
+    def received(self, channel: int, first: int, batch: pa.RecordBatch) -> None:
+        self.table.steps += batch.num_rows
+        self.table.note(Note.RECEIVED, batch, channel, first, self._group, self._start)
+
+    def merged(self, batch: pa.RecordBatch) -> None:
+        """Records that a merge has let go: known by their place in the order."""
+        self.table.steps += batch.num_rows
+        tokens = self._key_tokens(self._task.vertex.name, self._task.index, batch)
+        self.table.note_tokens(Note.RECEIVED, batch, tokens, self._group, self._start)
+
+    def received_again(self, batch: pa.RecordBatch, tokens: Words) -> None:
+        """Records that were kept back until now."""
+        self.table.note_tokens(Note.RECEIVED_LATER, batch, tokens, self._group, self._start)
+
+    def opened(self, batch: pa.RecordBatch) -> None:
+        """Records of a source."""
+        self.table.steps += batch.num_rows
+        if self._opens:
+            self.table.note(Note.OPENED, batch, 0, 0, 0, self._start)
+
+    def sent(self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch) -> None:
+        group = self._region.group_of.get(edge.consumer)
+        if group is None:
+            return
+        kind = Note.OPENED_AND_SENT if self.is_source and not self._opens else Note.SENT
+        if edge.ordering is None:
+            self.table.note(kind, batch, channel, first, group, self._start)
+        else:
+            tokens = self._key_tokens(edge.consumer, consumer, batch)
+            self.table.note_tokens(kind, batch, tokens, group, self._start)
+
+    def _key_tokens(self, vertex: str, index: int, batch: pa.RecordBatch) -> Words:
+        place = [each.name for each in self._plan.vertices].index(vertex)
+        return key_tokens((place << 20) + index, [columns.numbers(batch, n) for n in self._plan.carried.keys.names])
+
+    def hold(self, labels: Sequence[Any]) -> None:
+        self._held(labels, self.table.hold, "holds back")
+
+    def release(self, labels: Sequence[Any]) -> None:
+        self._held(labels, self.table.release, "lets go of")
+
+    def _held(self, labels: Sequence[Any], call: Any, doing: str) -> None:
+        if not self.holds or not labels:
+            return
+        try:
+            call(ids_of(pa.array(labels, self._region.tracking.label)), self._start)
+        except (pa.ArrowException, TypeError, ValueError):
+            raise FlowError(
+                f"{self._task.vertex.name} {doing} substream {labels[0]!r}, and substreams are "
+                f"{self._region.tracking.label}"
+            ) from None
+        except Broken as broken:
+            raise self._named(broken, labels) from None
+
+    def ended(self, ids: Words) -> None:
+        """Substreams have ended here, and what the task had to give for them it has given."""
+        if not self.holds:
+            return
+        self._folded()
+        rows = self.table.held(ids)
+        if len(rows):
+            self.table.release(rows, self._start)
+
+    def gone(self, ids: Words) -> None:
+        self._folded()
+        self.table.drop(ids)
+
+    # ------------------------------------------------------------------ report
+
+    def said(self) -> TaskSaid:
+        self._folded()
+        coarse = self._coarse if self._coarse != NO_TIME else local.NOTHING
+        return TaskSaid(self.number, self.table.steps, self.table.said(), self.table.below, coarse, self.is_over)
+
+    def _folded(self) -> None:
+        try:
+            self.table.fold(self._coarse)
+        except Broken as broken:
+            raise self._named(broken) from None
+
+    def _named(self, broken: Broken, labels: Sequence[Any] = ()) -> SubstreamBroken:
+        by, task = self._region.tracked.name, self._task.name
+        label = labels[0] if labels else broken.label
+        problems = {
+            local.NOT_OF_MEMBERS: (
+                f"it gave a record of {by} {label!r}, and was given none of it at that time, nor does it hold it: what "
+                f"belongs to a substream comes of what belongs to it. If the stage keeps records back, let it say so: "
+                f"self.hold({label!r}) when it keeps the first one, and self.release({label!r}) when it has given all"
+            ),
+            local.AFTER_ITS_END: (
+                f"the source gave a record of {by} {label!r} after the one that closed it; let the last one close it"
+            ),
+            local.NOT_HELD: f"it lets go of {by} {label!r}, which it does not hold: release as often as you hold",
+            local.WENT_BACK: (
+                f"{by} {label!r} comes after higher ones, and ends=hr.rising(slack={self._region.tracked.ends.slack}) "
+                f"says that they rise; give more slack, or another way to tell ends"
+            ),
+        }
+        return SubstreamBroken(task, problems[broken.kind])
+
+    # ------------------------------------------------------------------- state
+
+    def values(self) -> dict[str, Any]:
+        return {**self.table.values(), "is_over": self.is_over, "told_all": self.told_all, "up_to": self.up_to}
+
+    def set_values(self, values: Mapping[str, Any]) -> None:
+        self.table.set_values(values)
+        self.is_over, self.told_all, self.up_to = values["is_over"], values["told_all"], values["up_to"]
+        self._start = self.table.steps
+
+    def changes(self) -> bytes | None:
+        return self.table.changes()
+
+    def content(self) -> bytes:
+        return self.table.content()
+
+    def restore(self, parts: Sequence[bytes]) -> None:
+        self.table.restore(parts)
+
+
+def report_frames(plan: Plan, said: Sequence[TaskSaid], is_asked: bool = False) -> list[tuple[str, bytes]]:
+    """What tasks of a worker have to say of substreams, for each queue of the agent that it concerns, or all."""
+    region, agents = plan.region, plan.agents
+    assert region is not None
+    found = []
+    for shard, queue in enumerate(agents):
+        report = report_of(said, region.tracking.groups, region.tracking.label, shard, len(agents))
+        if is_asked or report.num_rows > len(said) or len(agents) == 1:
+            found.append((queue, frames.encode(frames.report(report))))
+    return found
+
+
+class AgentOperator(Operator):
+    """The agent in one task: it has the substreams of its share."""
+
+    def __init__(self, region: Region, shape: Shape):
+        self._region, self._shape = region, shape
+        self.agent = Agent(region.tracking)
+        self._schema = notices(region.tracking.label)
+        self._since: list[pa.RecordBatch] = []
+        """The reports since the last snapshot: what has changed."""
+        self._asked: dict[str, Any] = {}
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        raise FlowError(f"stage {self._shape.stage} was given records, and takes reports")
+
+    def take(self, report: pa.RecordBatch) -> Outputs:
+        self._since.append(report)
+        return self._outputs(self.agent.take(report))
+
+    def _outputs(self, told: list[Notice]) -> Outputs:
+        """Runs of notices for one point, in their order."""
+        found: Outputs = []
+        at = 0
+        while at < len(told):
+            stop = at
+            while stop < len(told) and told[stop].point == told[at].point:
+                stop += 1
+            run = told[at:stop]
+            point = self._region.tracking.points[run[0].point].name if run[0].point >= 0 else GONE
+            ids = np.array([each.id for each in run], np.uint64).view(np.int64)
+            arrays = [
+                pa.array([int(each.told) for each in run], pa.int8()),
+                pa.array(ids),
+                pa.array([each.name for each in run], self._schema.field("substream").type),
+                pa.array([each.tick for each in run], pa.int64()),
+            ]
+            found.append((point, pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
+            at = stop
+        return found
+
+    def heard(self) -> dict[str, int]:
+        """How far each task has reported."""
+        known = self.agent.memory.known.tolist()
+        return {f"reports {number} to {self._shape.index}": max(step, 0) for number, step in enumerate(known)}
+
+    # -------------------------------------------------------------------- people
+
+    def change(self, message: Mapping[str, Any]) -> None:
+        """Somebody asks about a substream: the answer is in the next report."""
+        labels = pa.array([message["substream"]]).cast(self._region.tracking.label)
+        self._asked = {"number": message["change"], "why": self.agent.why(int(ids_of(labels)[0]))}
+
+    def report(self) -> Mapping[str, Any]:
+        memory = self.agent.memory
+        names = [str(name) for name in self.agent.open_names(10)]
+        waits = [f"source {name} has not ended, nor promised all" for name in self.agent.waits_for()]
+        return {
+            "open": len(self.agent.sums), "ended": memory.count, "open_for_longest": names, "waits_for": waits,
+            "asked": self._asked,
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------- state
+
+    def changes(self) -> bytes | None:
+        if not self._since:
+            return None
+        since, self._since = self._since, []
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, since[0].schema) as writer:
+            for batch in since:
+                writer.write_batch(batch)
+        return b"+" + sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def content(self) -> bytes:
+        self._since = []
+        return b"=" + agent_state.dump(self.agent)
+
+    def restore(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            if bytes(part[:1]) == b"=":
+                agent_state.load(self.agent, bytes(part[1:]))
+            else:
+                for batch in pa.ipc.open_stream(pa.py_buffer(part)[1:]):
+                    self.agent.take(batch)

@@ -1,0 +1,416 @@
+"""What one task knows of substreams: for each, the exclusive or of the tokens of all that it has sent and received.
+
+The words are *running*: of everything since the task began. So a report says how things are after so many records, a
+later one replaces an earlier one, and it does no harm that a task which starts again says something twice, or folds
+its records into other reports than before.
+
+Records are only noted as they pass, and folded when a report is due, many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import FlowError
+from headrace.model.jit import kernel
+from headrace.track.rows import Ints, RowIndex, placed, row_for
+from headrace.track.tokens import Words, mixed, token
+
+NO_TIME: Final = (1 << 63) - 1
+ALL: Final = (1 << 63) - 1
+"""A promise of everything."""
+NOTHING: Final = -(1 << 63)
+_KEPT_PROMISES: Final = 1 << 16
+
+
+class Note(IntEnum):
+    """What happened to some records."""
+
+    RECEIVED = 0
+    SENT = 1
+    OPENED = 2
+    """They come from a source: no token."""
+    OPENED_AND_SENT = 3
+    """They come from a source that does not tell substreams apart itself: known when they leave."""
+    HELD = 4
+    RELEASED = 5
+    RECEIVED_LATER = 6
+    """They came before, and were kept back until now."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What substreams a flow has: ids of labels, and what a source says of their ends."""
+
+    labels: Callable[[Sequence[pa.RecordBatch]], pa.Array]
+    """The label of each record; null where it belongs to no substream."""
+    ids: Callable[[pa.Array], Words]
+    """0 for null, and for nothing else."""
+    ends: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
+    """Of records of a source: is it the last of its substream?"""
+    slack: int | None = None
+    """Where labels of a source rise: how far one may fall back."""
+
+
+@dataclass
+class _Noted:
+    pieces: list[tuple[int, ...]] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    tokens: list[tuple[int, Words]] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Said:
+    """Rows of a report, by their columns."""
+
+    ids: Words
+    values: Words
+    at: Ints
+    since: Ints
+    coarse: Ints
+    promised: npt.NDArray[np.uint8]
+    names: dict[int, Any]
+
+
+class Broken(Exception):
+    """What a task did with substreams is not as it must be. `row` is where, among all rows that were folded."""
+
+    def __init__(self, kind: int, note: int, label: Any):
+        super().__init__(kind, note, label)
+        self.kind, self.note, self.label = kind, note, label
+
+
+NOT_OF_MEMBERS: Final = 1
+AFTER_ITS_END: Final = 2
+NOT_HELD: Final = 3
+WENT_BACK: Final = 4
+
+
+class LocalTable:
+    """`steps` counts what the task has taken: what a table says, it says as of a step."""
+
+    def __init__(self, meaning: Meaning, groups: int, hold_group: int = -1, salt: int = 0, holds_all: bool = False):
+        """`hold_group`: charged for what is held. `holds_all`: a substream is held from its first record to its end."""
+        self._meaning, self._groups, self._salt = meaning, groups, salt
+        self._hold_group, self._holds_all = hold_group, holds_all
+        self._index = RowIndex()
+        self._values: Words = np.zeros((len(self._index.ids), groups), np.uint64)
+        self._numbers: Ints = np.zeros((len(self._index.ids), 4), np.int64)
+        """For each row: at, since, coarse time, how often it is held."""
+        self._flags: npt.NDArray[np.uint8] = np.zeros((len(self._index.ids), 3), np.uint8)
+        """For each row: promised; to be reported; to be saved."""
+        self._due: Ints = np.zeros(0, np.int64)
+        self._dropped: list[int] = []
+        self._noted = _Noted()
+        self._names: dict[int, Any] = {}
+        self.steps = 0
+        self.below = NOTHING
+        """What a source has promised by rising: all labels below it."""
+        self._highest = NOTHING
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def noted_rows(self) -> int:
+        return self._noted.rows
+
+    @property
+    def is_due(self) -> bool:
+        """Is there anything new to report?"""
+        return bool(self._noted.rows or len(self._due))
+
+    # -------------------------------------------------------------------- note
+
+    def note(self, kind: Note, batch: pa.RecordBatch, channel: int, first: int, group: int, start: int) -> None:
+        """Records of a channel from a number on; `start` is the step at which what they belong to began."""
+        noted = self._noted
+        noted.pieces.append((kind, channel, first, batch.num_rows, group, start, self.steps))
+        noted.batches.append(batch)
+        noted.rows += batch.num_rows
+
+    def note_tokens(self, kind: Note, batch: pa.RecordBatch, tokens: Words, group: int, start: int) -> None:
+        """As `note`, of records that have tokens of their own."""
+        self._noted.tokens.append((self._noted.rows, tokens))
+        self.note(kind, batch, -1, 0, group, start)
+
+    def held(self, ids: Words) -> Words:
+        """Those among them that are held."""
+        rows = self._index.rows_of(ids)
+        found: Words = ids[(rows >= 0) & (self._numbers[rows, 3] > 0)]
+        return found
+
+    def hold(self, ids: Words, start: int) -> None:
+        self._at_once(Note.HELD, ids, start)
+
+    def release(self, ids: Words, start: int) -> None:
+        """What was held is so no more. Raises Broken."""
+        self._at_once(Note.RELEASED, ids, start)
+
+    def _at_once(self, kind: Note, ids: Words, start: int) -> None:
+        self.fold()
+        pieces = np.array([(kind, 0, 0, len(ids), max(self._hold_group, 0), start, self.steps)], np.int64)
+        labels = pa.array(ids)
+        self._fold(pieces, ids, np.zeros(0, np.uint64), np.zeros(len(ids), np.uint8), NO_TIME, labels)
+
+    # -------------------------------------------------------------------- fold
+
+    def fold(self, coarse: int = NO_TIME) -> None:
+        """Reckon with all that was noted. `coarse` is the time at a source, now. Raises Broken."""
+        noted, self._noted = self._noted, _Noted()
+        if not noted.pieces:
+            return
+        pieces = np.array(noted.pieces, np.int64)
+        labels = self._meaning.labels(noted.batches)
+        ids = self._meaning.ids(labels)
+        ends = self._ends(noted)
+        tokens = np.zeros(len(ids) if noted.tokens else 0, np.uint64)
+        for start, words in noted.tokens:
+            tokens[start : start + len(words)] = words
+        if self._meaning.slack is not None:
+            self._rise(pieces, labels)
+        self._fold(pieces, ids, tokens, ends, coarse, labels)
+
+    def _ends(self, noted: _Noted) -> npt.NDArray[np.uint8]:
+        found = np.zeros(noted.rows, np.uint8)
+        if self._meaning.ends is not None:
+            at = 0
+            for piece, batch in zip(noted.pieces, noted.batches, strict=True):
+                if piece[0] in (Note.OPENED, Note.OPENED_AND_SENT):
+                    found[at : at + batch.num_rows] = self._meaning.ends(batch)
+                at += batch.num_rows
+        return found
+
+    def _rise(self, pieces: Ints, labels: pa.Array) -> None:
+        """What a source promises by what it gives. Raises Broken where it goes back further than it said."""
+        assert self._meaning.slack is not None
+        opened = np.repeat((pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT), pieces[:, 3])
+        known = opened & np.asarray(labels.is_valid())
+        if not known.any():
+            return
+        numbers = as_numbers(labels).filter(pa.array(known)).to_numpy(zero_copy_only=False)
+        highest = np.maximum.accumulate(np.concatenate([[self._highest], numbers]))
+        back = (
+            np.flatnonzero(numbers < highest[:-1] - self._meaning.slack)
+            if self._highest != NOTHING
+            else (np.flatnonzero(numbers[1:] < highest[1:-1] - self._meaning.slack) + 1)
+        )
+        if len(back):
+            label = labels.filter(pa.array(known))[int(back[0])].as_py()
+            raise Broken(WENT_BACK, Note.OPENED, label)
+        self._highest = int(highest[-1])
+        self.below = max(self.below, self._highest - self._meaning.slack)
+
+    def _fold(self, pieces: Ints, ids: Words, tokens: Words, ends: Any, coarse: int, labels: pa.Array) -> None:
+        self._grow(len(ids))
+        due: Ints = np.empty(len(ids), np.int64)
+        born: Ints = np.empty(len(ids), np.int64)
+        results: Ints = np.zeros(4, np.int64)
+        index = self._index
+        setting = np.array([self._hold_group, self._holds_all, self._salt, coarse], np.int64)
+        _fold_pieces(
+            pieces, ids, tokens, ends, index.slots, index.ids, index.free, index.counts,
+            self._values, self._numbers, self._flags, setting, due, born, results,
+        )  # fmt: skip
+        self._due = np.concatenate([self._due, due[: results[0]]])
+        kinds = np.repeat(pieces[:, 0], pieces[:, 3])
+        new = born[: results[1]]
+        new = new[(kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)]
+        if len(new):
+            self._names.update(zip(ids[new].tolist(), labels.take(pa.array(new)).to_pylist(), strict=True))
+        if results[2]:
+            at = int(results[3])
+            raise Broken(int(results[2]), int(kinds[at]), labels[at].as_py())
+
+    def _grow(self, more: int) -> None:
+        size = self._index.reserve(more)
+        have = len(self._values)
+        if size > have:
+            self._values = np.concatenate([self._values, np.zeros((size - have, self._groups), np.uint64)])
+            self._numbers = np.concatenate([self._numbers, np.zeros((size - have, 4), np.int64)])
+            self._flags = np.concatenate([self._flags, np.zeros((size - have, 3), np.uint8)])
+
+    # ------------------------------------------------------------------ report
+
+    def said(self) -> Said:
+        """What has changed since the last call. All that was noted must have been folded."""
+        rows = np.unique(self._due[self._flags[self._due, 1] == 1])
+        self._due = np.zeros(0, np.int64)
+        self._flags[rows, 1] = 0
+        names, self._names = self._names, {}
+        found = Said(
+            self._index.ids[rows], self._values[rows], self._numbers[rows, 0], self._numbers[rows, 1],
+            self._numbers[rows, 2], self._flags[rows, 0], names,
+        )  # fmt: skip
+        self._forget_promised()
+        return found
+
+    def _forget_promised(self) -> None:
+        """A source does not hear that substreams have ended. What it has promised and said, it can forget in time."""
+        if len(self._index) < _KEPT_PROMISES or self._hold_group >= 0:
+            return
+        live = self._index.live()
+        gone = live[self._flags[live, 0] == 1]
+        self.drop(self._index.ids[gone])
+
+    def drop(self, ids: Words) -> None:
+        """These have ended for everyone, and will not be heard of again."""
+        self.fold()
+        rows = self._index.drop(ids)
+        self._values[rows], self._numbers[rows], self._flags[rows] = 0, 0, 0
+        self._dropped += ids.tolist()
+
+    # ------------------------------------------------------------------- state
+
+    def changes(self) -> bytes | None:
+        """Rows since the last call, as `restore` wants them; all of them are folded."""
+        live = self._index.live()
+        rows = live[self._flags[live, 2] == 1]
+        if not len(rows) and not self._dropped:
+            return None
+        return self._dumped(rows, self._dropped)
+
+    def content(self) -> bytes:
+        return self._dumped(self._index.live(), ())
+
+    def _dumped(self, rows: Ints, dropped: Iterable[int]) -> bytes:
+        self._flags[self._index.live(), 2] = 0
+        gone = np.array(list(dropped), np.uint64)
+        self._dropped = []
+        columns = {
+            "id": np.concatenate([self._index.ids[rows], gone]),
+            "gone": np.concatenate([np.zeros(len(rows), np.uint8), np.ones(len(gone), np.uint8)]),
+            "promised": np.concatenate([self._flags[rows, 0], np.zeros(len(gone), np.uint8)]),
+        }
+        padding = np.zeros((len(gone), 4), np.int64)
+        for at, name in enumerate(("at", "since", "coarse", "held")):
+            columns[name] = np.concatenate([self._numbers[rows], padding])[:, at]
+        for group in range(self._groups):
+            columns[f"value_{group}"] = np.concatenate([self._values[rows, group], np.zeros(len(gone), np.uint64)])
+        batch = pa.record_batch([pa.array(column) for column in columns.values()], names=list(columns))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def restore(self, parts: Sequence[bytes]) -> None:
+        """From a content and the changes after it. All of it is to be reported again: the last report may be lost."""
+        for part in parts:
+            batch = pa.ipc.open_stream(part).read_all().combine_chunks()
+            found = {name: batch.column(name).to_numpy() for name in batch.schema.names}
+            gone = found["gone"] == 1
+            self._index.drop(found["id"][gone])
+            kept = np.flatnonzero(~gone)
+            ids = found["id"][kept]
+            self._grow(len(ids))
+            rows = placed(self._index, ids)
+            for at, name in enumerate(("at", "since", "coarse", "held")):
+                self._numbers[rows, at] = found[name][kept]
+            for group in range(self._groups):
+                self._values[rows, group] = found[f"value_{group}"][kept]
+            self._flags[rows, 0] = found["promised"][kept]
+        live = self._index.live()
+        self._flags[live, 1] = 1
+        self._due = live.copy()
+
+    def values(self) -> dict[str, Any]:
+        """The small rest of its state, for JSON. All that is new must have been reported: names are not kept."""
+        return {"steps": self.steps, "below": self.below, "highest": self._highest}
+
+    def set_values(self, values: Mapping[str, Any]) -> None:
+        self.steps, self.below, self._highest = values["steps"], values["below"], values["highest"]
+
+
+def as_numbers(labels: pa.Array) -> pa.Array:
+    """Labels that rise, as whole numbers."""
+    if pa.types.is_timestamp(labels.type):
+        return labels.cast(pa.timestamp("us", labels.type.tz), safe=False).view(pa.int64())
+    if pa.types.is_date32(labels.type):
+        return labels.cast(pa.int32()).cast(pa.int64())
+    if not pa.types.is_integer(labels.type):
+        raise FlowError(f"substreams are {labels.type}; those that rise are whole numbers, dates or time stamps")
+    return labels.cast(pa.int64())
+
+
+_RECEIVED, _SENT, _OPENED, _OPENED_AND_SENT, _HELD, _RELEASED, _LATER = range(7)
+
+
+@kernel
+def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, numbers: Any, flags: Any) -> Any:
+    """When a row changed last, and what is wrong with it. Records of a run end at step `stop`."""
+    broken = 0
+    if kind == _SENT:
+        # What was given in this run, or is held, may be sent.
+        return 1 if numbers[row, 0] <= start and numbers[row, 3] == 0 else 0
+    if (kind in (_OPENED, _OPENED_AND_SENT)) and flags[row, 0] == 1:
+        broken = 2
+    if kind == _RELEASED and numbers[row, 3] == 0:
+        return 3
+    is_exact = kind in (_RECEIVED, _OPENED)
+    numbers[row, 0] = step if is_exact else stop
+    numbers[row, 1] = step - 1 if is_exact else start
+    return broken
+
+
+@kernel
+def _held(row: Any, more: Any, word: Any, group: Any, values: Any, numbers: Any) -> None:
+    """Once more or once less: a token is out while it is held at all."""
+    before = numbers[row, 3]
+    numbers[row, 3] = before + more
+    if (before == 0) != (numbers[row, 3] == 0):
+        values[row, group] ^= word
+
+
+@kernel
+def _fold_pieces(
+    pieces: Any, wanted: Any, tokens: Any, ends: Any, slots: Any, ids: Any, free: Any, counts: Any,
+    values: Any, numbers: Any, flags: Any, setting: Any, due: Any, born: Any, results: Any,
+) -> None:  # fmt: skip
+    """`results`: how many rows are newly due, how many were born, what is broken, and where."""
+    hold_group, holds_all, salt, coarse = setting[0], setting[1], setting[2], setting[3]
+    place = 0
+    for p in range(len(pieces)):
+        kind, channel, first = pieces[p, 0], pieces[p, 1], pieces[p, 2]
+        count, group, start, stop = pieces[p, 3], pieces[p, 4], pieces[p, 5], pieces[p, 6]
+        for i in range(count):
+            at = place + i
+            word = wanted[at]
+            if word == np.uint64(0):
+                continue
+            row = row_for(slots, ids, free, counts, word)
+            if row < 0:
+                row = ~row
+                values[row, :] = np.uint64(0)
+                numbers[row, :] = 0
+                numbers[row, 2] = coarse
+                flags[row, :] = np.uint8(0)
+                born[results[1]] = at
+                results[1] += 1
+            broken = _stepped(kind, row, stop - count + i + 1, start, stop, numbers, flags)
+            if (kind == _HELD) or (kind == _RELEASED and not broken):
+                _held(row, 1 if kind == _HELD else -1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
+            elif (kind in (_RECEIVED, _LATER)) and holds_all and numbers[row, 3] == 0:
+                _held(row, 1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
+            if kind in (_OPENED, _OPENED_AND_SENT):
+                if ends[at]:
+                    flags[row, 0] = np.uint8(1)
+                numbers[row, 2] = min(numbers[row, 2], coarse)
+            if kind != _OPENED and kind != _HELD and kind != _RELEASED:
+                values[row, group] ^= token(channel, first + i) if channel >= 0 else tokens[at]
+            if flags[row, 1] == 0:
+                flags[row, 1] = np.uint8(1)
+                due[results[0]] = row
+                results[0] += 1
+            flags[row, 2] = np.uint8(1)
+            if broken and results[2] == 0:
+                results[2] = broken
+                results[3] = at
+        place += count
