@@ -225,7 +225,11 @@ class Plan:
                 seen.add(name)
                 waiting += [edge.vertex for edge in self.edges if edge.consumer == name]
         found = [each for each in self.tasks.values() if each.vertex.name in seen]
-        return [each.inbox for each in found if each.inbox is not None and len(each.channels) != 1]
+        return [
+            each.inbox
+            for each in found
+            if each.inbox is not None and (len(each.channels) != 1 or each.vertex.name == AGENT)
+        ]
 
     def edges_from(self, vertex: Vertex) -> list[Edge]:
         return [edge for edge in self.edges if edge.vertex == vertex.name]

@@ -120,6 +120,19 @@ def with_agent(graph: Graph) -> Graph:
     return found
 
 
+def without_agent(graph: Graph) -> Graph:
+    """As it was before: to be laid out in another way."""
+
+    def before(arrow: Input) -> Input:
+        return arrow if arrow.of is None else Input(*arrow.of, Rebalance(), tracked=arrow.tracked)
+
+    nodes = [node for node in graph.nodes if node.name != AGENT]
+    return Graph(
+        graph.name,
+        tuple(replace(n, inputs=tuple(before(arrow) for arrow in n.inputs if not arrow.notices)) for n in nodes),
+    )
+
+
 def _one(graph: Graph, asked: list[Tracked]) -> Tracked:
     common = {replace(each, is_firm=False, starts=False) for each in asked}
     if len(common) > 1:

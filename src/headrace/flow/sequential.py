@@ -15,6 +15,7 @@ from headrace.flow.io import Opening
 from headrace.flow.operators import empty
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd, outside
+from headrace.flow.regions import with_agent, without_agent
 from headrace.flow.routing import Forward, Rebalance, Route
 from headrace.flow.task import Task
 from headrace.flow.tracked import report_frames
@@ -108,6 +109,8 @@ def alone(graph: Graph) -> Graph:
 
     Where there is one source task, all is in its order, and nothing need be ordered.
     """
+    # What runs as one is another matter then, and so is what reports to an agent.
+    graph = without_agent(graph)
     counted = _counted(graph)
 
     def count(node: Any) -> int:
@@ -126,12 +129,14 @@ def alone(graph: Graph) -> Graph:
         ordering = None if is_one else arrow.ordering
         return replace(arrow, route=route(arrow.route, arrow.node, node.name), ordering=ordering)
 
-    return Graph(
-        graph.name,
-        tuple(
-            replace(node, parallelism=counts[node.name], inputs=tuple(drawn(arrow, node) for arrow in node.inputs))
-            for node in graph.nodes
-        ),
+    return with_agent(
+        Graph(
+            graph.name,
+            tuple(
+                replace(node, parallelism=counts[node.name], inputs=tuple(drawn(arrow, node) for arrow in node.inputs))
+                for node in graph.nodes
+            ),
+        )
     )
 
 

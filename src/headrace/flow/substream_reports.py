@@ -36,6 +36,11 @@ class SubstreamReports:
         self.coarse = NO_TIME
         """The time at sources, as coarse as it must be for all machines to agree on it."""
 
+    @property
+    def knows_time(self) -> bool:
+        """Where ends are told in the order of starts, nothing may start before."""
+        return self._region is None or not self._region.tracking.consistent or self.coarse != NO_TIME
+
     def look(self, now_s: float, wall_s: float) -> None:
         """At the clocks."""
         self._now = now_s

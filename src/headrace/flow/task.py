@@ -309,6 +309,7 @@ class Task:
             if name in self._operators:
                 self._send(self._graph.node(name), self._operators[name].finish())
         if self.tracking is not None:
+            self.tracking.finish()
             for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
                 self._sending.put(queue, frame)
         self._sending.end()

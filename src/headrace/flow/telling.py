@@ -37,11 +37,11 @@ class Telling:
             self._tracking.begin()
         for frame in run:
             if are_notices and frame.batch is not None:
-                yield from self._told(frame.batch)
+                yield from self._told(frame.batch, frame.channel)
             else:
                 self._push(frame)
 
-    def _told(self, batch: pa.RecordBatch) -> Iterator[Outputs]:
+    def _told(self, batch: pa.RecordBatch, channel: int) -> Iterator[Outputs]:
         tracking, told = self._tracking, batch.column("told").to_numpy()
         ids = batch.column("id").to_numpy().view(np.uint64)
         operator = self._operator
@@ -62,9 +62,9 @@ class Telling:
             elif kind == Told.GONE:
                 tracking.gone(ids[at:stop])
             elif kind == Told.UP_TO:
-                tracking.up_to = max(tracking.up_to, int(batch.column("tick").to_numpy()[at:stop].max()))
+                tracking.up_tos[channel] = int(batch.column("tick").to_numpy()[stop - 1])
             elif kind == Told.OVER:
-                tracking.told_all = True
+                tracking.overs += 1
             at = stop
 
     # -------------------------------------------------------------------- firm

@@ -16,7 +16,7 @@ from headrace.flow.substreams import ids_of
 from headrace.model import frames
 from headrace.order import columns
 from headrace.track import agent_state, local
-from headrace.track.agent import Agent, Notice
+from headrace.track.agent import Agent, Mode, Notice
 from headrace.track.local import NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
 from headrace.track.tokens import Words, key_tokens
@@ -49,12 +49,23 @@ class TaskTracking:
         self._start = 0
         """The step at which what is being worked at began."""
         self.is_over = False
-        self.told_all = self.reader is None
-        """Will the agent say nothing more of substreams?"""
-        self.up_to = local.NOTHING
+        self.overs = 0
+        """How many tasks of the agent will say nothing more."""
+        self.up_tos: dict[int, int] = {}
+        """By the channel of each task of the agent: all labels below it have ended, of those that it has."""
         self.is_firm = self.reader is not None and region.tracking.points[self.reader].is_firm
         self.labels = region.tracked.meaning().labels
         self._coarse = NO_TIME
+
+    @property
+    def up_to(self) -> int:
+        """All labels below it have ended."""
+        return min(self.up_tos.values()) if len(self.up_tos) == len(self._plan.agents) else local.NOTHING
+
+    @property
+    def told_all(self) -> bool:
+        """Will nothing more be told of substreams?"""
+        return self.reader is None or self.overs == len(self._plan.agents)
 
     @property
     def says_after_commits(self) -> bool:
@@ -138,6 +149,11 @@ class TaskTracking:
         if len(rows):
             self.table.release(rows, self._start)
 
+    def finish(self) -> None:
+        """The task has given all that it will."""
+        self._folded()
+        self.table.release_all(self._start)
+
     def gone(self, ids: Words) -> None:
         self._folded()
         self.table.drop(ids)
@@ -178,11 +194,12 @@ class TaskTracking:
     # ------------------------------------------------------------------- state
 
     def values(self) -> dict[str, Any]:
-        return {**self.table.values(), "is_over": self.is_over, "told_all": self.told_all, "up_to": self.up_to}
+        return {**self.table.values(), "is_over": self.is_over, "overs": self.overs, "up_tos": self.up_tos}
 
     def set_values(self, values: Mapping[str, Any]) -> None:
         self.table.set_values(values)
-        self.is_over, self.told_all, self.up_to = values["is_over"], values["told_all"], values["up_to"]
+        self.is_over, self.overs = values["is_over"], values["overs"]
+        self.up_tos = {int(channel): tick for channel, tick in values["up_tos"].items()}
         self._start = self.table.steps
 
     def changes(self) -> bytes | None:
@@ -200,6 +217,8 @@ def report_frames(plan: Plan, said: Sequence[TaskSaid], is_asked: bool = False) 
     region, agents = plan.region, plan.agents
     assert region is not None
     found = []
+    # What sources say of themselves concerns every task of the agent.
+    is_asked = is_asked or region.tracking.mode == Mode.RISING or region.tracking.consistent
     for shard, queue in enumerate(agents):
         report = report_of(said, region.tracking.groups, region.tracking.label, shard, len(agents))
         if is_asked or report.num_rows > len(said) or len(agents) == 1:

@@ -105,7 +105,7 @@ class Worker:
 
     def sources(self, full: Collection[str]) -> list[str]:
         """The tasks whose sources to read."""
-        if self._paused:
+        if self._paused or not self._reports.knows_time:
             return []
         return [
             name

@@ -131,6 +131,8 @@ class Agent:
         self.ended = RowIndex()
         self._all_told = (1 << len(tracking.points)) - 1
         self._waiting: list[list[Any]] = [[] for _ in tracking.points]
+        """By firm point: open substreams, by their labels."""
+        self._ranked: list[list[Any]] = [[] for _ in tracking.points]
         """By point: open substreams, by the order in which they are to be told of, where there is one."""
         self._rising: list[tuple[int, int]] = []
         """Labels that are not promised yet."""
@@ -195,7 +197,7 @@ class Agent:
         for row in rows.tolist():
             word, coarse = int(self.sums.index.ids[row]), int(self.sums.numbers[row, 0])
             if coarse != NO_TIME and word in self.memory.names:
-                for waiting in self._waiting:
+                for waiting in self._ranked:
                     heapq.heappush(waiting, (coarse, _sortable(self.memory.names[word]), word))
 
     def _sources_said(self, tasks: dict[str, Any], touched: Ints) -> Ints:
@@ -290,7 +292,7 @@ class Agent:
 
     def _next_in_order(self, number: int, point: Point) -> Iterator[Notice]:
         """Nothing with an earlier time may still come, and none of it may be open."""
-        waiting = self._waiting[number]
+        waiting = self._ranked[number]
         sources = [s for s in self.memory.sources.values() if not s.is_over]
         clock = min((source.coarse for source in sources), default=NO_TIME)
         while waiting:

@@ -155,6 +155,15 @@ class LocalTable:
         """What was held is so no more. Raises Broken."""
         self._at_once(Note.RELEASED, ids, start)
 
+    def release_all(self, start: int) -> None:
+        """The task is over, and has given all."""
+        self.fold()
+        live = self._index.live()
+        rows = live[self._numbers[live, 3] > 0]
+        if len(rows):
+            self._numbers[rows, 3] = 1
+            self.release(self._index.ids[rows], start)
+
     def _at_once(self, kind: Note, ids: Words, start: int) -> None:
         self.fold()
         pieces = np.array([(kind, 0, 0, len(ids), max(self._hold_group, 0), start, self.steps)], np.int64)
