@@ -23,6 +23,7 @@ from headrace.errors import (
     StateDamaged,
     StateError,
     StateMismatch,
+    SubstreamBroken,
 )
 from headrace.flow.arrow_stages import from_arrow, to_arrow
 from headrace.flow.json_stages import from_json, to_json
@@ -33,6 +34,7 @@ from headrace.flow.record_stages import side
 from headrace.flow.routing import broadcast, custom, forward, key, rebalance, rescale, shuffle
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate, parquet_files, rate
+from headrace.flow.substreams import marker, rising, whenever, windows
 from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 from headrace.spark.ordered_query import order_query
@@ -71,6 +73,7 @@ __all__ = [
     "StateDamaged",
     "StateError",
     "StateMismatch",
+    "SubstreamBroken",
     "broadcast",
     "callback",
     "check",
@@ -84,6 +87,7 @@ __all__ = [
     "kafka",
     "kafka_queues",
     "key",
+    "marker",
     "order_query",
     "parquet",
     "parquet_files",
@@ -91,9 +95,12 @@ __all__ = [
     "rate",
     "rebalance",
     "rescale",
+    "rising",
     "shuffle",
     "side",
     "synchronize",
     "to_arrow",
     "to_json",
+    "whenever",
+    "windows",
 ]

@@ -71,6 +71,10 @@ class ForBatch(Behaviour):
     def may_multiply(self) -> bool:
         return not self.one_to_one
 
+    @property
+    def is_one_to_one(self) -> bool:
+        return self.one_to_one and self.on_error.policy == "stop"
+
     def order_problem(self, given: pa.Schema | None) -> str | None:
         if self.is_class:
             if self.function.order in ("columns", "each"):  # type: ignore[attr-defined]

@@ -248,6 +248,11 @@ class Behaviour(ABC):
         return False
 
     @property
+    def is_one_to_one(self) -> bool:
+        """Is it known to give one record for each, in their order?"""
+        return False
+
+    @property
     def may_multiply(self) -> bool:
         """May it give several records for one?"""
         return False
@@ -310,6 +315,8 @@ class SameRows(Wrapped):
 @dataclass(frozen=True)
 class Identity(Behaviour):
     """Gives what it is given."""
+
+    is_one_to_one = True
 
     def open(self, shape: Shape) -> Operator:
         return _Identity()

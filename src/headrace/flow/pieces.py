@@ -16,7 +16,8 @@ _MOST_BYTES: Final = 8 << 20
 
 def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Pieces that fit into frames."""
-    if batch.num_rows <= MOST_RECORDS and batch.nbytes <= _MOST_BYTES:
+    # The size of its buffers is no less than its own, and known at once.
+    if batch.num_rows <= MOST_RECORDS and (batch.get_total_buffer_size() <= _MOST_BYTES or batch.nbytes <= _MOST_BYTES):
         return [batch]
     half = batch.num_rows // 2
     if not half:

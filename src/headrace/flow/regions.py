@@ -269,6 +269,8 @@ class Region:
     """By vertex: the number of its point."""
     number_of: Mapping[str, int]
     """By task: the number under which it reports."""
+    passing: frozenset[str]
+    """Vertices that give one record for each, to one other: a record keeps its token, and they have nothing to tell."""
 
 
 def region_of(plan: Plan) -> Region | None:
@@ -314,6 +316,21 @@ def region_of(plan: Plan) -> Region | None:
         {name: groups.get(held[name], -1) if held[name] else -1 for name in vertices},
         {name: k for k, name in enumerate(names) if own[k] is None},
         {task.name: number for number, task in enumerate(tasks)},
+        frozenset(name for name in vertices if _is_passing(plan, name, follows[name], leads)),
+    )
+
+
+def _is_passing(plan: Plan, name: str, follows: list[str], leads: Mapping[str, frozenset[int]]) -> bool:
+    edges = [edge for edge in plan.edges if not edge.notices and name in (edge.vertex, edge.consumer)]
+    nodes = [plan.graph.node(each) for each in next(v.nodes for v in plan.vertices if v.name == name)]
+    return (
+        all(node.behaviour is not None and node.behaviour.is_one_to_one and not node.sides for node in nodes)
+        and not any(arrow.tracked for node in nodes for arrow in node.inputs)
+        and not any(edge.ordering is not None or edge.back for edge in edges)
+        and not any(isinstance(edge.route, Broadcast) for edge in edges if edge.vertex == name)
+        and len(follows) == 1
+        and leads[follows[0]] == leads[name]
+        and not plan.carried.nodes & {node.name for node in nodes}
     )
 
 

@@ -28,7 +28,7 @@ from headrace.flow.regions import AGENT, AgentStage
 from headrace.flow.sending import Sending
 from headrace.flow.state_files import StateFiles
 from headrace.flow.telling import Telling
-from headrace.flow.tracked import STATE, AgentOperator, TaskTracking, report_frames
+from headrace.flow.tracked import STATE, AgentOperator, Passing, TaskTracking, report_frames
 from headrace.model import frames
 from headrace.model.frames import Frame, Kind
 from headrace.order import columns
@@ -84,6 +84,8 @@ class Task:
         if isinstance(behaviour, AgentStage):
             assert plan.region is not None
             return AgentOperator(plan.region, shape)
+        if self.tracking is not None and self.tracking.is_passing:
+            return Passing(behaviour.open(shape), shape.stage)
         if self._order is None or shape.stage not in self._carried:
             return behaviour.open(shape)
         return numbering(plan, shape.stage, behaviour.open_ordered(shape, self._order.keys, self._order.with_path))
@@ -242,6 +244,8 @@ class Task:
                 self.tracking.begin()
                 for frame in run:
                     self.tracking.received(frame.channel, frame.first, frame.batch)
+                if not self.tracking.is_passing and columns.TOKEN in batches[0].schema.names:
+                    batches = [batch.drop_columns([columns.TOKEN]) for batch in batches]
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             if self._order is not None:
                 batch = self._order.arrived(batch, [f.channel for f in run], [b.num_rows for b in batches])
@@ -249,10 +253,11 @@ class Task:
 
     def _run_told(self, telling: Telling, run: Sequence[Frame]) -> None:
         """Notices, or records that may have to wait for some."""
-        for outputs in telling.take(run, run[0].channel in self.plan.notices):
-            self._send(self._graph.node(self.plan.vertex.name), outputs)
-        for ready in telling.let_go():
-            self._run_head(ready)
+        for found in telling.take(run, run[0].channel in self.plan.notices):
+            if isinstance(found, pa.RecordBatch):
+                self._run_head(found)
+            else:
+                self._send(self._graph.node(self.plan.vertex.name), found)
 
     def _run_head(self, batch: pa.RecordBatch) -> None:
         head = self._graph.node(self.plan.vertex.name)

@@ -13,11 +13,10 @@ import pyarrow as pa
 from headrace.flow.operators import Operator, Outputs
 from headrace.flow.tracked import TaskTracking
 from headrace.model.frames import Frame
+from headrace.order.columns import TOKEN
 from headrace.track.agent import Told
 from headrace.track.local import as_numbers
 from headrace.track.tokens import tokens_from
-
-_TOKEN = "__headrace_token"
 
 
 class Telling:
@@ -31,8 +30,8 @@ class Telling:
         self._waiting: list[pa.RecordBatch] = []
         self._is_changed = False
 
-    def take(self, run: Sequence[Frame], are_notices: bool) -> Iterator[Outputs]:
-        """What came, in its order. Gives what the stage gives for notices; records wait: see `let_go`."""
+    def take(self, run: Sequence[Frame], are_notices: bool) -> Iterator[Outputs | pa.RecordBatch]:
+        """What came, in its order. Gives what the stage gives for notices, and records whose time has come."""
         if not are_notices:
             self._tracking.begin()
         for frame in run:
@@ -40,18 +39,21 @@ class Telling:
                 yield from self._told(frame.batch, frame.channel)
             else:
                 self._push(frame)
+        if not are_notices:
+            yield from self._let_go()
 
-    def _told(self, batch: pa.RecordBatch, channel: int) -> Iterator[Outputs]:
-        tracking, told = self._tracking, batch.column("told").to_numpy()
+    def _told(self, batch: pa.RecordBatch, channel: int) -> Iterator[Outputs | pa.RecordBatch]:
+        tracking, operator = self._tracking, self._operator
+        told = batch.column("told").to_numpy()
         ids = batch.column("id").to_numpy().view(np.uint64)
-        operator = self._operator
-        at = 0
+        stops = [*(np.flatnonzero(np.diff(told)) + 1).tolist(), len(told)]
+        at, last = 0, 0
         while at < len(told):
-            kind, stop = told[at], at + 1
+            kind = told[at]
             wants = operator is not None and (operator.hears_ends if kind == Told.ENDED else operator.hears_starts)
             is_single = kind in (Told.STARTED, Told.ENDED) and wants
-            while not is_single and stop < len(told) and told[stop] == kind:
-                stop += 1
+            last += at >= stops[last]
+            stop = at + 1 if is_single else stops[last]
             tracking.begin()
             tracking.table.steps += stop - at
             if is_single and operator is not None:
@@ -63,6 +65,7 @@ class Telling:
                 tracking.gone(ids[at:stop])
             elif kind == Told.UP_TO:
                 tracking.up_tos[channel] = int(batch.column("tick").to_numpy()[stop - 1])
+                yield from self._let_go()
             elif kind == Told.OVER:
                 tracking.overs += 1
             at = stop
@@ -72,12 +75,14 @@ class Telling:
     def _push(self, frame: Frame) -> None:
         """Records that came, with their tokens: they may wait, and be split."""
         assert frame.batch is not None
-        tokens = tokens_from(frame.channel, frame.first, frame.count)
+        batch = frame.batch
+        if TOKEN not in batch.schema.names:
+            batch = batch.append_column(TOKEN, pa.array(tokens_from(frame.channel, frame.first, frame.count)))
         self._tracking.table.steps += frame.count
-        self._waiting.append(frame.batch.append_column(_TOKEN, pa.array(tokens)))
+        self._waiting.append(batch)
         self._is_changed = True
 
-    def let_go(self) -> Iterator[pa.RecordBatch]:
+    def _let_go(self) -> Iterator[pa.RecordBatch]:
         """Records whose time has come, in the order in which they came."""
         if not self._waiting:
             return
@@ -91,8 +96,8 @@ class Telling:
         self._is_changed = True
         ready = waiting.filter(pa.array(is_due))
         self._waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
-        tokens = ready.column(_TOKEN).to_numpy()
-        plain = ready.drop_columns([_TOKEN])
+        tokens = ready.column(TOKEN).to_numpy()
+        plain = ready.drop_columns([TOKEN])
         self._tracking.received_again(plain, tokens)
         yield plain
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FlowError, SubstreamBroken
-from headrace.flow.operators import Operator, Outputs, Shape
+from headrace.flow.operators import Operator, Outputs, Shape, Wrapped
 from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.flow.regions import GONE, Region, notices, opens_at
 from headrace.flow.substreams import ids_of
@@ -19,7 +19,7 @@ from headrace.track import agent_state, local
 from headrace.track.agent import Agent, Mode, Notice
 from headrace.track.local import NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
-from headrace.track.tokens import Words, key_tokens
+from headrace.track.tokens import Words, key_tokens, tokens_from
 
 STATE: Final = "headrace-tracking"
 """The name of its state among those of the stages of a task."""
@@ -46,6 +46,7 @@ class TaskTracking:
             self.reader is not None and held >= 0,
         )
         self.holds = held >= 0
+        self.is_passing = vertex in region.passing
         self._start = 0
         """The step at which what is being worked at began."""
         self.is_over = False
@@ -88,6 +89,12 @@ class TaskTracking:
 
     def received(self, channel: int, first: int, batch: pa.RecordBatch) -> None:
         self.table.steps += batch.num_rows
+        if self.is_passing:
+            return
+        if columns.TOKEN in batch.schema.names:
+            tokens = batch.column(columns.TOKEN).to_numpy()
+            self.table.note_tokens(Note.RECEIVED, batch, tokens, self._group, self._start)
+            return
         self.table.note(Note.RECEIVED, batch, channel, first, self._group, self._start)
 
     def merged(self, batch: pa.RecordBatch) -> None:
@@ -106,10 +113,23 @@ class TaskTracking:
         if self._opens:
             self.table.note(Note.OPENED, batch, 0, 0, 0, self._start)
 
-    def sent(self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch) -> None:
+    def sent(self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Gives the records as they are to be sent."""
         group = self._region.group_of.get(edge.consumer)
+        if self.is_passing and group is not None:
+            return batch
+        if self.is_passing:
+            return columns.without(batch)
         if group is None:
-            return
+            return batch
+        self._note_sent(edge, consumer, channel, first, batch, group)
+        if edge.consumer not in self._region.passing:
+            return batch
+        return batch.append_column(columns.TOKEN, pa.array(tokens_from(channel, first, batch.num_rows)))
+
+    def _note_sent(
+        self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch, group: int
+    ) -> None:
         kind = Note.OPENED_AND_SENT if self.is_source and not self._opens else Note.SENT
         if edge.ordering is None:
             self.table.note(kind, batch, channel, first, group, self._start)
@@ -212,6 +232,23 @@ class TaskTracking:
         self.table.restore(parts)
 
 
+class Passing(Wrapped):
+    """Of a stage that gives one record for each: what records are tracked by goes with them."""
+
+    def __init__(self, inner: Operator, stage: str):
+        super().__init__(inner)
+        self._stage = stage
+
+    def apply(self, batch: pa.RecordBatch) -> Outputs:
+        given = self.inner.apply(columns.without(batch))
+        rows = sum(part.num_rows for _, part in given)
+        if rows != batch.num_rows or len(given) > 1:
+            raise FlowError(
+                f"stage {self._stage} gave {rows} records for {batch.num_rows}, and one_to_one says one for each"
+            )
+        return [(output, columns.joined(part, columns.only(batch))) for output, part in given]
+
+
 def report_frames(plan: Plan, said: Sequence[TaskSaid], is_asked: bool = False) -> list[tuple[str, bytes]]:
     """What tasks of a worker have to say of substreams, for each queue of the agent that it concerns, or all."""
     region, agents = plan.region, plan.agents
@@ -254,12 +291,14 @@ class AgentOperator(Operator):
                 stop += 1
             run = told[at:stop]
             point = self._region.tracking.points[run[0].point].name if run[0].point >= 0 else GONE
-            ids = np.array([each.id for each in run], np.uint64).view(np.int64)
+            counts = [len(each.ids) for each in run]
+            ids = [word for each in run for word in each.ids]
+            names = [name for each in run for name in each.names]
             arrays = [
-                pa.array([int(each.told) for each in run], pa.int8()),
-                pa.array(ids),
-                pa.array([each.name for each in run], self._schema.field("substream").type),
-                pa.array([each.tick for each in run], pa.int64()),
+                pa.array(np.repeat(np.array([each.told for each in run], np.int8), counts)),
+                pa.array(np.array(ids, np.uint64).view(np.int64)),
+                pa.array(names, self._schema.field("substream").type),
+                pa.array(np.repeat(np.array([each.tick for each in run], np.int64), counts)),
             ]
             found.append((point, pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
             at = stop

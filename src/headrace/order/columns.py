@@ -6,6 +6,7 @@
 | part | which child of that record it is, where a stage has made several of one |
 | path | which data path of the task it came along, where there are several |
 | tick, source | what it is ordered by before its sequence, where there are several sources |
+| token | not of the order: what it is tracked by, through stages that give one record for each |
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ PART: Final = "__headrace_part"
 PATH: Final = "__headrace_path"
 TICK: Final = "__headrace_tick"
 SOURCE: Final = "__headrace_source"
+TOKEN: Final = "__headrace_token"
 Ints = npt.NDArray[np.int64]
-HIDDEN: Final = (TICK, SOURCE, SEQUENCE, PART, PATH)
+HIDDEN: Final = (TICK, SOURCE, SEQUENCE, PART, PATH, TOKEN)
 _PART_BITS: Final = 62
 AFTER_ALL: Final = (1 << 63) - (1 << 20)
 """From here on are the ticks of what stages give when all input has come and gone, each a tick of its own."""

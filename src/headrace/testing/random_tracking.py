@@ -148,7 +148,7 @@ class Gather(Stage):
         return [sorted(self.sums.items()), sorted(self.ended)]
 
     def restore(self, state: Any) -> None:
-        self.sums, self.ended = {x: n for x, n in state[0]}, set(state[1])
+        self.sums, self.ended = dict(state[0]), set(state[1])
 
 
 class FirmGather(Gather):
@@ -197,7 +197,7 @@ def _parts(rng: random.Random, mode: str, first: int) -> Parts:
 
 
 _ROUTES: tuple[Route | None, ...] = (None, rebalance(), rescale(), shuffle(3), key("x"))
-KINDS = ("same", "filtered", "children", "aside", "counted", "pairs", "loop")
+KINDS = ("same", "same", "filtered", "children", "aside", "counted", "pairs", "loop")
 
 
 def tracked_flow(seed: int) -> Graph:
@@ -238,6 +238,7 @@ def _with_stage(flow: Flow, rng: random.Random, kind: str, number: int, stream: 
     if route is None:
         how["parallelism"] = flow.drawn(stream.node).parallelism
     if kind in ("same", "filtered"):
+        how["one_to_one"] = kind == "same" and rng.random() < 0.7
         return flow.stage(name, same if kind == "same" else filtered, stream, **how)
     if kind == "children":
         return flow.stage(name, children, stream, each="record", **how)

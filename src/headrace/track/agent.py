@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -84,12 +84,12 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Notice:
-    """`point` is the number of who is to hear it; -1 is all tasks."""
+    """The same of some substreams, in their order. `point` is the number of who is to hear it; -1 is all tasks."""
 
     point: int
     told: Told
-    id: int
-    name: Any = None
+    ids: Sequence[int] = (0,)
+    names: Sequence[Any] = (None,)
     tick: int = 0
 
 
@@ -171,18 +171,18 @@ class Agent:
         named = report.filter(report.column("name").is_valid())
         ids = named.column("id").to_numpy().view(np.uint64)
         there = self.sums.index.rows_of(ids)
-        found: list[Notice] = []
+        started: dict[int, Any] = {}
         numbers = as_numbers(named.column("name")).to_pylist() if self.tracking.mode == Mode.RISING else None
         for at, (word, name) in enumerate(zip(ids.tolist(), named.column("name").to_pylist(), strict=True)):
             if there[at] < 0 or word in self.memory.names:
                 continue
-            self.memory.names[word] = name
+            self.memory.names[word] = started[word] = name
             if numbers is not None:
                 self._rise(word, numbers[at])
-            starting = (n for n, point in enumerate(self.tracking.points) if point.starts)
-            found += [Notice(number, Told.STARTED, word, name) for number in starting]
         self._rank(touched)
-        return found
+        starting = [number for number, point in enumerate(self.tracking.points) if point.starts]
+        ids, names = list(started), list(started.values())
+        return [Notice(number, Told.STARTED, ids, names) for number in starting] if started else []
 
     def _rise(self, word: int, number: int) -> None:
         heapq.heappush(self._rising, (number, word))
@@ -276,7 +276,7 @@ class Agent:
                 told = (self.sums.numbers[rows, 3] >> number) & 1 == 1
                 if is_empty and (self.tracking.mode == Mode.WHENEVER or told.all()):
                     self.memory.over[number] = True
-                    yield Notice(number, Told.OVER, 0)
+                    yield Notice(number, Told.OVER)
 
     def _is_complete(self, rows: Ints, number: int, point: Point) -> Any:
         numbers = self.sums.numbers[rows]
@@ -287,8 +287,10 @@ class Agent:
     def _told(self, number: int, rows: Ints) -> list[Notice]:
         if self.tracking.mode != Mode.WHENEVER:
             self.sums.numbers[rows, 3] |= 1 << number
+        if not len(rows):
+            return []
         ids = self.sums.index.ids[rows].tolist()
-        return [Notice(number, Told.ENDED, word, self.memory.names.get(word)) for word in ids]
+        return [Notice(number, Told.ENDED, ids, [self.memory.names.get(word) for word in ids])]
 
     def _next_in_order(self, number: int, point: Point) -> Iterator[Notice]:
         """Nothing with an earlier time may still come, and none of it may be open."""
@@ -322,7 +324,7 @@ class Agent:
             heapq.heappop(waiting)
         if below > self.memory.up_to[number]:
             self.memory.up_to[number] = below
-            yield Notice(number, Told.UP_TO, 0, None, below)
+            yield Notice(number, Told.UP_TO, tick=below)
 
     def _forget(self, rows: Ints) -> Iterator[Notice]:
         memory = self.memory
@@ -333,17 +335,19 @@ class Agent:
             return
         ids: Words = self.sums.index.ids[gone].copy()
         self.sums.drop(ids, len(self.tracking.producers))
-        for word in ids.tolist():
+        words = ids.tolist()
+        for word in words:
             memory.names.pop(word, None)
-            memory.ended.append(word)
-            memory.dropping.append(word)
+        memory.ended.extend(words)
+        memory.dropping.extend(words)
         memory.count += len(ids)
         remember(self.ended, ids)
-        while len(memory.ended) > REMEMBERED:
-            self.ended.drop(np.array([memory.ended.popleft()], np.uint64))
+        old = [memory.ended.popleft() for _ in range(len(memory.ended) - REMEMBERED)]
+        if old:
+            self.ended.drop(np.array(old, np.uint64))
         if len(memory.dropping) >= _DROP_EVERY:
             dropping, memory.dropping = memory.dropping, []
-            yield from (Notice(-1, Told.GONE, word) for word in dropping)
+            yield Notice(-1, Told.GONE, dropping, [None] * len(dropping))
 
     def names_again(self, ids: list[int], names: list[Any], numbers: list[int] | None) -> None:
         """After a restart: the names of the open substreams, and so the order in which they are to be told of."""
