@@ -80,7 +80,8 @@ class Stream:
                       of all sources, if nothing is said
         `bound`       "firm": records of later substreams wait until those before them have ended (for `hr.rising`)
         `starts`      starts are told of, too
-        `consistent`  ends are told in the order of starts, by coarse time (`slack_s`: how far clocks may differ)
+        `consistent`  ends are told in the order of starts, by coarse time (`slack_s`: how far clocks may differ), or
+                      of labels where they rise
         `agents`      how many tasks share the tracking
         `flush_s`     how long reports are gathered: longer is less traffic and later notices
 

@@ -29,6 +29,7 @@ from headrace.flow.graph import Graph
 from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, control_queue, report_queue
 from headrace.flow.manifests import EPOCHS_A_RUN, FlowStore
 from headrace.flow.plan import make_plan
+from headrace.flow.questions import why
 from headrace.flow.worker import Pace
 from headrace.model import frames
 from headrace.queues.protocol import Queues
@@ -157,6 +158,12 @@ class Job:
 
     def _changes(self, name: str) -> MetricChanges:
         return MetricChanges(self._plan, name, self._queues, self.reports)
+
+    def why(self, substream: Any, timeout_s: float = 10.0) -> str:
+        """Of a flow that is tracked: what a substream still waits for, in a sentence."""
+        if self._over.is_set():
+            raise FlowError(f"flow {self.name} does not run")
+        return why(self._plan, self._queues, self.reports, substream, timeout_s)
 
     def reports(self) -> dict[str, Mapping[str, Any]]:
         """The newest report of each task."""

@@ -19,7 +19,7 @@ from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.operators import Behaviour, Identity, Operator, Outputs, Shape
 from headrace.flow.routing import Broadcast, Forward, Rebalance
 from headrace.flow.substreams import Tracked
-from headrace.track.agent import Point, Tracking
+from headrace.track.terms import Point, Tracking
 
 if TYPE_CHECKING:
     from headrace.flow.plan import Plan

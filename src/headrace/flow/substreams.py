@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from headrace.errors import FlowError
 from headrace.flow.hashing import can_hash, hash_rows
 from headrace.model.failures import problem_of
-from headrace.track.agent import Mode
 from headrace.track.local import Meaning
+from headrace.track.terms import Mode
 from headrace.track.tokens import Words
 
 Labels = Callable[[pa.RecordBatch], Any]

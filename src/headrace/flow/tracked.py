@@ -16,9 +16,10 @@ from headrace.flow.substreams import ids_of
 from headrace.model import frames
 from headrace.order import columns
 from headrace.track import agent_state, local
-from headrace.track.agent import Agent, Mode, Notice
+from headrace.track.agent import Agent
 from headrace.track.local import NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
+from headrace.track.terms import Mode, Notice
 from headrace.track.tokens import Words, key_tokens, tokens_from
 
 STATE: Final = "headrace-tracking"
@@ -314,7 +315,8 @@ class AgentOperator(Operator):
     def change(self, message: Mapping[str, Any]) -> None:
         """Somebody asks about a substream: the answer is in the next report."""
         labels = pa.array([message["substream"]]).cast(self._region.tracking.label)
-        self._asked = {"number": message["change"], "why": self.agent.why(int(ids_of(labels)[0]))}
+        said = self.agent.why(int(ids_of(labels)[0]))
+        self._asked = {"number": message["change"], "substream": message["substream"], "why": said}
 
     def report(self) -> Mapping[str, Any]:
         memory = self.agent.memory

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -23,74 +22,12 @@ from headrace.errors import SubstreamBroken
 from headrace.track.local import ALL, NO_TIME, NOTHING, as_numbers
 from headrace.track.rows import Ints, RowIndex, placed
 from headrace.track.sums import Sums
+from headrace.track.terms import Mode, Notice, Point, Told, Tracking
 from headrace.track.tokens import Words
 
 REMEMBERED: Final = 1 << 17
 """How many ended substreams an agent remembers, to tell a record that comes after the end from a new substream."""
 _DROP_EVERY: Final = 256
-
-
-class Mode(IntEnum):
-    """Who promises the end of a substream."""
-
-    AT_THE_END = 0
-    """All sources, when they end."""
-    MARKER = 1
-    """Any source, by a record."""
-    EACH_MARKER = 2
-    """Each source, by a record of its own."""
-    RISING = 3
-    """Each source, by a label that is higher."""
-    WHENEVER = 4
-    """Nobody: it has ended for now when nothing of it is on the way, and may begin again."""
-
-
-class Told(IntEnum):
-    """What a notice says."""
-
-    STARTED = 0
-    ENDED = 1
-    UP_TO = 2
-    """All labels below a tick have ended."""
-    GONE = 3
-    """Ended at all points: to be forgotten."""
-    OVER = 4
-    """Nothing more will be told: all sources have ended, and all that they gave."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """Where it is wanted to know."""
-
-    name: str
-    groups: tuple[int, ...]
-    starts: bool = False
-    is_firm: bool = False
-
-
-@dataclass(frozen=True)
-class Tracking:
-    """What an agent is for."""
-
-    groups: int
-    points: tuple[Point, ...]
-    producers: tuple[str, ...]
-    sources: tuple[int, ...]
-    """The numbers of those producers that are sources."""
-    label: pa.DataType
-    mode: Mode
-    consistent: bool = False
-
-
-@dataclass(frozen=True)
-class Notice:
-    """The same of some substreams, in their order. `point` is the number of who is to hear it; -1 is all tasks."""
-
-    point: int
-    told: Told
-    ids: Sequence[int] = (0,)
-    names: Sequence[Any] = (None,)
-    tick: int = 0
 
 
 @dataclass
@@ -184,15 +121,19 @@ class Agent:
         ids, names = list(started), list(started.values())
         return [Notice(number, Told.STARTED, ids, names) for number in starting] if started else []
 
-    def _rise(self, word: int, number: int) -> None:
-        heapq.heappush(self._rising, (number, word))
-        for point, waiting in zip(self.tracking.points, self._waiting, strict=True):
+    def _rise(self, word: int, number: int, is_promised: bool = False) -> None:
+        """A label that is new: where they rise, that is their order, too."""
+        if not is_promised:
+            heapq.heappush(self._rising, (number, word))
+        for point, waiting, ranked in zip(self.tracking.points, self._waiting, self._ranked, strict=True):
             if point.is_firm:
                 heapq.heappush(waiting, (number, word))
+            if self.tracking.consistent:
+                heapq.heappush(ranked, (number, 0, word))
 
     def _rank(self, rows: Ints) -> None:
         """Where ends are told in one order: by the coarse time, then by name."""
-        if not self.tracking.consistent:
+        if not self.tracking.consistent or self.tracking.mode == Mode.RISING:
             return
         for row in rows.tolist():
             word, coarse = int(self.sums.index.ids[row]), int(self.sums.numbers[row, 0])
@@ -297,17 +238,14 @@ class Agent:
         waiting = self._ranked[number]
         sources = [s for s in self.memory.sources.values() if not s.is_over]
         clock = min((source.coarse for source in sources), default=NO_TIME)
+        by_label = self.tracking.mode == Mode.RISING
         while waiting:
-            coarse, _, word = waiting[0]
+            rank, _, word = waiting[0]
             row = self.sums.index.rows_of(np.array([word], np.uint64))
-            is_stale = (
-                row[0] < 0
-                or self.sums.numbers[row[0], 0] != coarse
-                or (int(self.sums.numbers[row[0], 3]) >> number & 1)
-            )
-            if is_stale:
-                heapq.heappop(waiting)
-            elif coarse + 1 < clock and self._is_complete(row, number, point)[0]:
+            numbers = self.sums.numbers[row[0]]
+            if row[0] < 0 or int(numbers[3]) >> number & 1 or not (by_label or numbers[0] == rank):
+                heapq.heappop(waiting)  # it was told, or has another rank by now
+            elif (by_label or rank + 1 < clock) and self._is_complete(row, number, point)[0]:
                 heapq.heappop(waiting)
                 yield from self._told(number, row)
             else:
@@ -354,11 +292,7 @@ class Agent:
         self.memory.names = dict(zip(ids, names, strict=True))
         rows = self.sums.index.rows_of(np.array(ids, np.uint64))
         for word, number, row in zip(ids, numbers, rows.tolist(), strict=True) if numbers is not None else ():
-            if not self.sums.numbers[row, 4]:
-                heapq.heappush(self._rising, (number, word))
-            for point, waiting in zip(self.tracking.points, self._waiting, strict=True):
-                if point.is_firm:
-                    heapq.heappush(waiting, (number, word))
+            self._rise(word, number, bool(self.sums.numbers[row, 4]))
         self._rank(rows)
 
     # ------------------------------------------------------------------ for people

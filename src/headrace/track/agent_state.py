@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.track.agent import Agent, Mode, remember
+from headrace.track.agent import Agent, remember
 from headrace.track.local import as_numbers
+from headrace.track.terms import Mode
 
 
 def dump(agent: Agent) -> bytes:

@@ -1,0 +1,152 @@
+"""The table of a task, against reckoning one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.flow.substreams import Tracked, ids_of, marker, rising
+from headrace.track import local
+from headrace.track.local import Broken, LocalTable, Note
+from headrace.track.tokens import key_tokens, tokens_from
+
+MEANING = Tracked("x", marker("last")).meaning()
+GROUPS = 2
+
+
+def batch(labels: list[int | None], last: list[int] = []) -> pa.RecordBatch:  # noqa: B006
+    return pa.record_batch(
+        {"x": pa.array(labels, pa.int64()), "last": pa.array([at in last for at in range(len(labels))])}
+    )
+
+
+def word(label: int) -> int:
+    return int(ids_of(pa.array([label]))[0])
+
+
+def values(table: LocalTable) -> dict[int, list[int]]:
+    """All that it would say, by substream."""
+    table.restore([table.content()])
+    said = table.said()
+    return dict(zip(said.ids.tolist(), said.values.tolist(), strict=True))
+
+
+LABELS = st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=8)
+STEPS = st.lists(st.tuples(LABELS, st.integers(0, GROUPS - 1), st.booleans()), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.lists(st.integers(0, 12), max_size=3))
+def test_words_are_those_reckoned_one_by_one(steps: list[Any], folds: list[int]) -> None:
+    table, expected = LocalTable(MEANING, GROUPS), dict[int, list[int]]()
+    numbers = {3: 0, 4: 0}
+    for number, (labels, group, sends) in enumerate(steps):
+        start, count = table.steps, len(labels)
+        table.steps += count
+        for channel, kind in ((3, Note.RECEIVED), *(((4, Note.SENT),) if sends else ())):
+            table.note(kind, batch(labels), channel, numbers[channel], group, start)
+            tokens = tokens_from(channel, numbers[channel], count)
+            for label, token in zip(labels, tokens.tolist(), strict=True):
+                if label is not None:
+                    expected.setdefault(word(label), [0] * GROUPS)[group] ^= token
+            numbers[channel] += count
+        if number in folds:
+            table.fold()
+    table.fold()
+    assert values(table) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS, st.integers(0, 12))
+def test_a_table_from_its_files_is_the_same(steps: list[Any], cut: int) -> None:
+    table, parts = LocalTable(MEANING, GROUPS), list[bytes]()
+    for number, (labels, group, _) in enumerate(steps):
+        table.steps += len(labels)
+        table.note(Note.RECEIVED, batch(labels), 3, number * 10, group, table.steps - len(labels))
+        if number == cut:
+            table.fold()
+            table.drop(ids_of(pa.array([0])))
+            parts.append(table.content())
+        elif number > cut and number % 2:
+            table.fold()
+            parts += [changes] if (changes := table.changes()) is not None else []
+    table.fold()
+    if parts:
+        parts += [changes] if (changes := table.changes()) is not None else []
+        other = LocalTable(MEANING, GROUPS)
+        other.restore(parts)
+        assert values(other) == values(table)
+
+
+def test_tokens_differ_and_are_never_zero() -> None:
+    tokens = np.concatenate([tokens_from(channel, 0, 20_000) for channel in range(20)])
+    assert len(np.unique(tokens)) == len(tokens)
+    assert tokens.all()
+    keys = key_tokens(7, [np.arange(20_000), np.zeros(20_000, np.int64)])
+    assert len(np.unique(keys)) == len(keys)
+    assert keys.all()
+
+
+def test_what_is_made_of_nothing_is_broken() -> None:
+    table = LocalTable(MEANING, 1)
+    table.steps = 2
+    table.note(Note.RECEIVED, batch([1, 2]), 3, 0, 0, 0)
+    table.note(Note.SENT, batch([3]), 4, 0, 0, 0)
+    with pytest.raises(Broken) as caught:
+        table.fold()
+    assert (caught.value.kind, caught.value.label) == (local.NOT_OF_MEMBERS, 3)
+
+
+def test_what_came_in_an_earlier_run_cannot_be_sent_unless_it_is_held() -> None:
+    table = LocalTable(MEANING, 1, hold_group=0)
+    table.steps = 1
+    table.note(Note.RECEIVED, batch([1]), 3, 0, 0, 0)
+    table.hold(ids_of(pa.array([1])), 0)
+    table.steps = 2
+    table.note(Note.SENT, batch([1]), 4, 0, 0, 1)
+    table.fold()
+    table.release(ids_of(pa.array([1])), 1)
+    assert values(table) == {word(1): [int(tokens_from(3, 0, 1)[0] ^ tokens_from(4, 0, 1)[0])]}
+    table.steps = 3
+    table.note(Note.SENT, batch([1]), 4, 1, 0, 2)
+    with pytest.raises(Broken):
+        table.fold()
+
+
+def test_releasing_more_often_than_holding_is_broken() -> None:
+    table = LocalTable(MEANING, 1, hold_group=0)
+    table.hold(ids_of(pa.array([1])), 0)
+    table.release(ids_of(pa.array([1])), 0)
+    with pytest.raises(Broken) as caught:
+        table.release(ids_of(pa.array([1])), 0)
+    assert caught.value.kind == local.NOT_HELD
+
+
+def test_a_source_that_goes_on_after_its_marker_is_broken() -> None:
+    table = LocalTable(MEANING, 1)
+    table.steps = 3
+    table.note(Note.OPENED, batch([1, 1, 2], last=[1]), 0, 0, 0, 0)
+    table.fold()
+    assert table.said().promised.sum() == 1
+    table.steps = 4
+    table.note(Note.OPENED, batch([1]), 0, 0, 0, 3)
+    with pytest.raises(Broken) as caught:
+        table.fold()
+    assert (caught.value.kind, caught.value.label) == (local.AFTER_ITS_END, 1)
+
+
+def test_rising_labels_may_fall_back_by_the_slack() -> None:
+    table = LocalTable(Tracked("x", rising(2)).meaning(), 1)
+    table.steps = 4
+    table.note(Note.OPENED, batch([1, 5, 3, None]), 0, 0, 0, 0)
+    table.fold()
+    assert table.below == 3
+    table.note(Note.OPENED, batch([2]), 0, 0, 0, 0)
+    with pytest.raises(Broken) as caught:
+        table.fold()
+    assert (caught.value.kind, caught.value.label) == (local.WENT_BACK, 2)
