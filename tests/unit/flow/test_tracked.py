@@ -1,0 +1,284 @@
+"""Tracking as users draw it: notices to stages, as records, to keyed state; and what is refused, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import headrace as hr
+from headrace.errors import FlowError, StageFailed, SubstreamBroken
+from headrace.flow.builder import Flow, Stream
+from headrace.flow.plan import make_plan
+from headrace.flow.sequential import run_sequentially
+from headrace.flow.sources import Generate
+
+SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_())])
+
+
+def made(first: int, count: int) -> pa.RecordBatch:
+    n = np.arange(first, first + count)
+    return pa.record_batch([pa.array(n), pa.array(n // 4), pa.array(n % 4 == 3)], schema=SCHEMA)
+
+
+def numbers(records: int = 12) -> Generate:
+    return hr.generate(made, records)
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def ignored(batch: pa.RecordBatch) -> None:
+    return None
+
+
+class Counts(hr.Stage):
+    """How many of a substream have come, when it has ended."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def on_batch(self, batch: pa.RecordBatch) -> Any:
+        for x in batch.column("x").to_pylist():
+            self.seen[x] = self.seen.get(x, 0) + 1
+
+    def on_ended(self, substream: int) -> Any:
+        return pa.record_batch([[self.seen.pop(substream, 0)], [substream], [True]], schema=SCHEMA)
+
+
+def drawn(tracked: Stream, flow: Flow, stage: Any = Counts, **more: Any) -> dict[str, list[Any]]:
+    flow.sink("out", flow.stage("count", stage, tracked, **{"parallelism": 1, "route": hr.rebalance(), **more}), CALL)
+    return {name: table.to_pylist() for name, table in run_sequentially(flow.graph(), 5).items()}
+
+
+CALL = hr.callback(ignored)
+
+
+def test_a_stage_is_told_when_all_of_a_substream_has_come() -> None:
+    flow = Flow("f")
+    stream = flow.stage("a", same, flow.source("s", numbers()), parallelism=3, route=hr.rebalance())
+    found = drawn(stream.tracked(by="x", ends=hr.marker("last")), flow)["out"]
+    assert [(record["x"], record["n"]) for record in found] == [(0, 4), (1, 4), (2, 4)]
+
+
+def test_ends_and_starts_are_records() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers(6)).tracked(by="x", ends=hr.marker("last"), starts=True)
+    flow.sink("told", flow.ends("ends", stream), CALL)
+    flow.sink("out", stream, CALL)
+    found = run_sequentially(flow.graph(), 3)["told"].to_pylist()
+    assert [(record["substream"], record["event"]) for record in found] == [
+        (0, "start"),
+        (1, "start"),
+        (0, "end"),
+        (1, "end"),
+    ], "the last one has no marker, and ends with the source"
+
+
+def test_a_predicate_is_one_substream() -> None:
+    flow = Flow("f")
+
+    def is_large(batch: pa.RecordBatch) -> Any:
+        return pc.greater(batch.column("n"), 7)
+
+    stream = flow.source("s", numbers()).tracked(by=is_large)
+    flow.sink("told", flow.ends("ends", stream), CALL)
+    flow.sink("out", stream, CALL)
+    found = run_sequentially(flow.graph(), 3)["told"].to_pylist()
+    assert found == [{"substream": True, "event": "end"}]
+
+
+def test_windows_of_a_time_end_when_times_pass_them() -> None:
+    schema = pa.schema([("ts", pa.timestamp("us"))])
+
+    def times(first: int, count: int) -> pa.RecordBatch:
+        return pa.record_batch(
+            [pa.array(np.arange(first, first + count) * 400_000).cast(schema.types[0])], schema=schema
+        )
+
+    flow = Flow("f")
+    stream = flow.source("s", hr.generate(times, 6)).tracked(by=hr.windows("ts", 1), ends=hr.rising())
+    flow.sink("told", flow.ends("ends", stream), CALL)
+    flow.sink("out", stream, CALL)
+    found = run_sequentially(flow.graph(), 2)["told"].column("substream").to_pylist()
+    assert found == [0, 1_000_000, 2_000_000]
+
+
+def test_keyed_state_is_told_of_the_end_of_its_key() -> None:
+    def count(state: int | None, record: dict[str, Any]) -> Any:
+        return (state or 0) + 1, None
+
+    def ended(state: int, substream: int) -> Any:
+        return None, {"n": state, "x": substream, "last": True}
+
+    flow = Flow("f")
+    stream = flow.source("s", numbers()).tracked(by="x", ends=hr.marker("last"))
+    counted = flow.keyed("count", count, stream, by="x", parallelism=2, on_ended=ended)
+    flow.sink("out", counted, CALL)
+    found = run_sequentially(flow.graph(), 5)["out"].to_pylist()
+    assert [(record["x"], record["n"]) for record in found] == [(0, 4), (1, 4), (2, 4)]
+
+
+def test_what_is_tracked_and_ordered_is_both() -> None:
+    flow = Flow("f")
+    stream = flow.stage("a", same, flow.source("s", numbers()), parallelism=3, route=hr.rebalance())
+    found = drawn(stream.ordered().tracked(by="x", ends=hr.marker("last")), flow)["out"]
+    assert [(record["x"], record["n"]) for record in found] == [(0, 4), (1, 4), (2, 4)]
+    assert "count-merged" in [node.name for node in flow.graph().nodes]
+
+
+def test_stages_that_give_one_for_each_tell_nothing() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    for step in range(3):
+        stream = flow.stage(f"a{step}", same, stream, parallelism=2, route=hr.rebalance(), one_to_one=step != 1)
+    flow.sink("out", stream.tracked(by="x"), CALL)
+    region = make_plan(flow.graph()).region
+    assert region is not None
+    assert region.passing == {"a0", "a2"}
+
+
+# ------------------------------------------------------------------- bad input
+
+
+def test_a_column_that_is_not_there() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers()).tracked(by="session")
+    flow.sink("out", stream, CALL)
+    with pytest.raises(FlowError, match=r"source s: it has no column session, by which .* it has n, x, last"):
+        flow.graph()
+
+
+def test_a_stage_that_drops_what_tells_substreams_apart() -> None:
+    flow = Flow("f")
+    bare = flow.stage(
+        "bare", lambda b: b.select(["n"]), flow.source("s", numbers()), route=hr.rebalance(), parallelism=2
+    )
+    again = flow.stage(
+        "again", lambda b: b.append_column("x", b.column("n")), bare, route=hr.rebalance(), parallelism=2
+    )
+    flow.sink("out", again.tracked(by="x"), CALL)
+    with pytest.raises(FlowError, match="stage bare is before something that is tracked: it has no column x"):
+        flow.graph()
+
+
+def test_a_marker_that_is_not_there() -> None:
+    flow = Flow("f")
+    stream = flow.stage("a", same, flow.source("s", numbers()), route=hr.rebalance(), parallelism=2)
+    flow.sink("out", stream.tracked(by="x", ends=hr.marker("closed")), CALL)
+    with pytest.raises(FlowError, match="source s: it has no column closed, by which a record closes its substream"):
+        flow.graph()
+
+
+def test_firm_bounds_of_substreams_that_overlap() -> None:
+    stream = Flow("f").source("s", numbers())
+    with pytest.raises(FlowError, match=r"substreams that overlap would wait for each other; say ends=hr.rising\(\)"):
+        stream.tracked(by="x", ends=hr.marker("last"), bound="firm")
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"by": 7}, "name a column, or give a function"),
+        ({"by": "x", "ends": "last"}, "use hr.marker, hr.rising or hr.whenever"),
+        ({"by": "x", "bound": "hard"}, 'use "soft" or "firm"'),
+        ({"by": "x", "agents": 0}, "give a number from 1 to 1000"),
+        ({"by": "x", "consistent": True, "agents": 2}, "one order needs one agent"),
+        ({"by": "x", "flush_s": -1.0}, "flush_s is from 0 to 60 seconds"),
+    ],
+)
+def test_arguments_that_cannot_be(how: dict[str, Any], problem: str) -> None:
+    with pytest.raises(FlowError, match=problem):
+        Flow("f").source("s", numbers()).tracked(**how)
+
+
+def test_two_ways_to_track_one_flow() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    flow.sink("a", stream.tracked(by="x"), CALL)
+    flow.sink("b", stream.tracked(by="n"), CALL)
+    with pytest.raises(FlowError, match=r"flow f is tracked in different ways \(n, x\)"):
+        flow.graph()
+
+
+def test_ends_of_a_stream_that_is_not_tracked() -> None:
+    flow = Flow("f")
+    with pytest.raises(FlowError, match=r"s is not tracked; say s.tracked"):
+        flow.ends("told", flow.source("s", numbers()))
+
+
+def test_members_of_non_members_are_refused() -> None:
+    """A stage that turns a record of one substream into one of another."""
+    flow = Flow("f")
+
+    def moved(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(1, SCHEMA.field("x"), pc.add(batch.column("x"), 100))
+
+    stream = flow.stage("moved", moved, flow.source("s", numbers()), parallelism=2, route=hr.rebalance())
+    flow.sink("out", stream.tracked(by="x"), CALL, parallelism=1)
+    with pytest.raises(SubstreamBroken, match=r"moved\.0: it gave a record of x 100, and was given none of it"):
+        run_sequentially(flow.graph())
+
+
+def test_a_stage_that_keeps_records_back_must_say_so() -> None:
+    class Late(hr.Stage):
+        def __init__(self) -> None:
+            self.kept: list[pa.RecordBatch] = []
+
+        def on_batch(self, batch: pa.RecordBatch) -> Any:
+            self.kept.append(batch)
+
+        def on_end(self) -> Any:
+            return pa.concat_batches(self.kept)
+
+    flow = Flow("f")
+    late = flow.stage("late", Late, flow.source("s", numbers()), parallelism=1, route=hr.rebalance())
+    flow.sink("out", late.tracked(by="x", ends=hr.marker("last")), CALL)
+    with pytest.raises(SubstreamBroken, match=r"late\.0: .* self\.hold\(0\) when it keeps the first one"):
+        run_sequentially(flow.graph())
+
+
+def test_a_source_that_goes_on_after_the_marker() -> None:
+    def reopened(first: int, count: int) -> pa.RecordBatch:
+        n = np.arange(first, first + count)
+        return pa.record_batch([pa.array(n), pa.array(n % 2), pa.array(n == 4)], schema=SCHEMA)
+
+    flow = Flow("f")
+    stream = flow.source("s", hr.generate(reopened, 8)).tracked(by="x", ends=hr.marker("last"))
+    flow.sink("out", stream, CALL)
+    with pytest.raises(SubstreamBroken, match=r"s\.0: the source gave a record of x 0 after the one that closed it"):
+        run_sequentially(flow.graph())
+
+
+def test_labels_that_fall_back() -> None:
+    def falling(first: int, count: int) -> pa.RecordBatch:
+        n = np.arange(first, first + count)
+        return pa.record_batch([pa.array(n), pa.array(10 - n), pa.array(n < 0)], schema=SCHEMA)
+
+    flow = Flow("f")
+    stream = flow.source("s", hr.generate(falling, 5)).tracked(by="x", ends=hr.rising(slack=1))
+    flow.sink("out", stream, CALL)
+    with pytest.raises(SubstreamBroken, match=r"x 8 comes after higher ones, and ends=hr.rising\(slack=1\) says"):
+        run_sequentially(flow.graph())
+
+
+def test_what_a_stage_raises_at_an_end_is_named() -> None:
+    class Raises(Counts):
+        def on_ended(self, substream: int) -> Any:
+            raise ValueError("no")
+
+    flow = Flow("f")
+    with pytest.raises(StageFailed, match="stage count: ValueError: no"):
+        drawn(flow.source("s", numbers()).tracked(by="x", ends=hr.marker("last")), flow, Raises)
+
+
+def test_tracker_is_a_name_of_its_own() -> None:
+    flow = Flow("f")
+    stream = flow.stage("tracker", same, flow.source("s", numbers()))
+    flow.sink("out", stream.tracked(by="x"), CALL)
+    with pytest.raises(FlowError, match="tracker is what its agent is called; rename that stage"):
+        flow.graph()
