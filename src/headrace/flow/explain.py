@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.flow.graph import Graph, Node
 from headrace.flow.plan import Edge, Plan, Vertex, make_plan
+from headrace.flow.regions import AGENT
 
 
 def explain(graph: Graph, form: str = "tree") -> str:
@@ -19,7 +20,8 @@ def _tree(plan: Plan) -> str:
         last = vertex is plan.vertices[-1]
         lines.append(f"{'└─' if last else '├─'} {_title(plan, vertex)}")
         indent = "   " if last else "│  "
-        details = [*_nodes(plan, vertex), *(_arrow(edge) for edge in plan.edges_from(vertex))]
+        arrows = [_arrow(edge) for edge in plan.edges_from(vertex) if not edge.notices]
+        details = [*_nodes(plan, vertex), *(_tracking(plan) if vertex.name == AGENT else ()), *arrows]
         lines += [f"{indent}{'└─' if at == len(details) - 1 else '├─'} {text}" for at, text in enumerate(details)]
     return "\n".join(lines)
 
@@ -31,6 +33,23 @@ def _title(plan: Plan, vertex: Vertex) -> str:
 
 def _nodes(plan: Plan, vertex: Vertex) -> list[str]:
     return [_what(plan.graph.node(name)) for name in vertex.nodes]
+
+
+def _tracking(plan: Plan) -> list[str]:
+    """Whom a tracker hears, and whom it tells."""
+    region = plan.region
+    if region is None:
+        return []
+    silent = [vertex.name for vertex in plan.vertices if vertex.name in region.passing]
+    hears = [vertex.name for vertex in plan.vertices if vertex.name in region.group_of.keys() - region.passing]
+    passed = f"; tokens pass through {', '.join(silent)}" if silent else ""
+    found = [f"hears {', '.join(hears)}{passed}"]
+    readers = [vertex.name for vertex in plan.vertices if vertex.name in region.readers]
+    firm = [point.name for point in region.tracking.points if point.is_firm]
+    order = ", in one order" if region.tracking.consistent else ""
+    if readers:
+        found.append(f"tells {', '.join(readers)}{order}" + (f"; {', '.join(firm)} waits for ends" if firm else ""))
+    return found
 
 
 def _what(node: Node) -> str:
@@ -60,6 +79,8 @@ def _mermaid(plan: Plan) -> str:
         times = f", {vertex.parallelism} tasks" if vertex.parallelism > 1 else ""
         lines.append(f'  {_id(vertex.name)}["{" + ".join(vertex.nodes)}{times}"]')
     for edge in plan.edges:
+        if edge.notices:
+            continue
         label = f"{edge.output}: {edge.route}" if edge.output else str(edge.route)
         arrow = "-.->" if edge.back else "-->"
         lines.append(f'  {_id(edge.vertex)} {arrow}|"{label}"| {_id(edge.consumer)}')

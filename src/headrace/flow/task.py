@@ -85,7 +85,7 @@ class Task:
             assert plan.region is not None
             return AgentOperator(plan.region, shape)
         if self.tracking is not None and self.tracking.is_passing:
-            return Passing(behaviour.open(shape), shape.stage)
+            return Passing(behaviour.open(shape), shape.stage, self.tracking)
         if self._order is None or shape.stage not in self._carried:
             return behaviour.open(shape)
         return numbering(plan, shape.stage, behaviour.open_ordered(shape, self._order.keys, self._order.with_path))

@@ -170,6 +170,18 @@ class TaskTracking:
         if len(rows):
             self.table.release(rows, self._start)
 
+    def check_same(self, stage: str, given: pa.RecordBatch, gives: pa.RecordBatch) -> None:
+        """Of records that keep their tokens: they must keep their substreams, too. Raises SubstreamBroken."""
+        before, after = self.labels([given]), self.labels([gives])
+        if not before.equals(after):
+            pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
+            was, now = next(pair for pair in pairs if pair[0] != pair[1])
+            raise SubstreamBroken(
+                self._task.name,
+                f"stage {stage} made a record of {self._region.tracked.name} {now!r} of one of {was!r}: what belongs "
+                f"to a substream comes of what belongs to it; leave what tells substreams apart as it is",
+            )
+
     def finish(self) -> None:
         """The task has given all that it will."""
         self._folded()
@@ -236,17 +248,20 @@ class TaskTracking:
 class Passing(Wrapped):
     """Of a stage that gives one record for each: what records are tracked by goes with them."""
 
-    def __init__(self, inner: Operator, stage: str):
+    def __init__(self, inner: Operator, stage: str, tracking: TaskTracking):
         super().__init__(inner)
-        self._stage = stage
+        self._stage, self._tracking = stage, tracking
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
-        given = self.inner.apply(columns.without(batch))
+        plain = columns.without(batch)
+        given = self.inner.apply(plain)
         rows = sum(part.num_rows for _, part in given)
         if rows != batch.num_rows or len(given) > 1:
             raise FlowError(
                 f"stage {self._stage} gave {rows} records for {batch.num_rows}, and one_to_one says one for each"
             )
+        for _, part in given:
+            self._tracking.check_same(self._stage, plain, part)
         return [(output, columns.joined(part, columns.only(batch))) for output, part in given]
 
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.model.jit import kernel
-from headrace.track.rows import Ints, RowIndex, placed, row_for
-from headrace.track.tokens import Words, mixed, token
+from headrace.track.folding import fold_pieces
+from headrace.track.rows import Ints, RowIndex, placed
+from headrace.track.tokens import Words
 
 NO_TIME: Final = (1 << 63) - 1
 ALL: Final = (1 << 63) - 1
@@ -115,6 +115,8 @@ class LocalTable:
         self.below = NOTHING
         """What a source has promised by rising: all labels below it."""
         self._highest = NOTHING
+        self._rising: list[tuple[int, int]] = []
+        """Labels of a source that rise, with their ids: those below what it has promised can be forgotten."""
 
     def __len__(self) -> int:
         return len(self._index)
@@ -225,7 +227,7 @@ class LocalTable:
         results: Ints = np.zeros(4, np.int64)
         index = self._index
         setting = np.array([self._hold_group, self._holds_all, self._salt, coarse], np.int64)
-        _fold_pieces(
+        fold_pieces(
             pieces, ids, tokens, ends, index.slots, index.ids, index.free, index.counts,
             self._values, self._numbers, self._flags, setting, due, born, results,
         )  # fmt: skip
@@ -234,7 +236,10 @@ class LocalTable:
         new = born[: results[1]]
         new = new[(kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)]
         if len(new):
-            self._names.update(zip(ids[new].tolist(), labels.take(pa.array(new)).to_pylist(), strict=True))
+            born_labels = labels.take(pa.array(new))
+            self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))
+            if self._meaning.slack is not None:
+                self._rising.extend(zip(as_numbers(born_labels).to_pylist(), ids[new].tolist(), strict=True))
         if results[2]:
             at = int(results[3])
             raise Broken(int(results[2]), int(kinds[at]), labels[at].as_py())
@@ -267,8 +272,10 @@ class LocalTable:
         if len(self._index) < _KEPT_PROMISES or self._hold_group >= 0:
             return
         live = self._index.live()
-        gone = live[self._flags[live, 0] == 1]
-        self.drop(self._index.ids[gone])
+        gone = self._index.ids[live[self._flags[live, 0] == 1]]
+        risen = [word for number, word in self._rising if number < self.below]
+        self._rising = [pair for pair in self._rising if pair[0] >= self.below]
+        self.drop(np.concatenate([gone, np.array(risen, np.uint64)]))
 
     def drop(self, ids: Words) -> None:
         """These have ended for everyone, and will not be heard of again."""
@@ -347,79 +354,3 @@ def as_numbers(labels: pa.Array) -> pa.Array:
     if not pa.types.is_integer(labels.type):
         raise FlowError(f"substreams are {labels.type}; those that rise are whole numbers, dates or time stamps")
     return labels.cast(pa.int64())
-
-
-_RECEIVED, _SENT, _OPENED, _OPENED_AND_SENT, _HELD, _RELEASED, _LATER = range(7)
-
-
-@kernel
-def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, numbers: Any, flags: Any) -> Any:
-    """When a row changed last, and what is wrong with it. Records of a run end at step `stop`."""
-    broken = 0
-    if kind == _SENT:
-        # What was given in this run, or is held, may be sent.
-        return 1 if numbers[row, 0] <= start and numbers[row, 3] == 0 else 0
-    if (kind in (_OPENED, _OPENED_AND_SENT)) and flags[row, 0] == 1:
-        broken = 2
-    if kind == _RELEASED and numbers[row, 3] == 0:
-        return 3
-    is_exact = kind in (_RECEIVED, _OPENED)
-    numbers[row, 0] = step if is_exact else stop
-    numbers[row, 1] = step - 1 if is_exact else start
-    return broken
-
-
-@kernel
-def _held(row: Any, more: Any, word: Any, group: Any, values: Any, numbers: Any) -> None:
-    """Once more or once less: a token is out while it is held at all."""
-    before = numbers[row, 3]
-    numbers[row, 3] = before + more
-    if (before == 0) != (numbers[row, 3] == 0):
-        values[row, group] ^= word
-
-
-@kernel
-def _fold_pieces(
-    pieces: Any, wanted: Any, tokens: Any, ends: Any, slots: Any, ids: Any, free: Any, counts: Any,
-    values: Any, numbers: Any, flags: Any, setting: Any, due: Any, born: Any, results: Any,
-) -> None:  # fmt: skip
-    """`results`: how many rows are newly due, how many were born, what is broken, and where."""
-    hold_group, holds_all, salt, coarse = setting[0], setting[1], setting[2], setting[3]
-    place = 0
-    for p in range(len(pieces)):
-        kind, channel, first = pieces[p, 0], pieces[p, 1], pieces[p, 2]
-        count, group, start, stop = pieces[p, 3], pieces[p, 4], pieces[p, 5], pieces[p, 6]
-        for i in range(count):
-            at = place + i
-            word = wanted[at]
-            if word == np.uint64(0):
-                continue
-            row = row_for(slots, ids, free, counts, word)
-            if row < 0:
-                row = ~row
-                values[row, :] = np.uint64(0)
-                numbers[row, :] = 0
-                numbers[row, 2] = coarse
-                flags[row, :] = np.uint8(0)
-                born[results[1]] = at
-                results[1] += 1
-            broken = _stepped(kind, row, stop - count + i + 1, start, stop, numbers, flags)
-            if (kind == _HELD) or (kind == _RELEASED and not broken):
-                _held(row, 1 if kind == _HELD else -1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
-            elif (kind in (_RECEIVED, _LATER)) and holds_all and numbers[row, 3] == 0:
-                _held(row, 1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
-            if kind in (_OPENED, _OPENED_AND_SENT):
-                if ends[at]:
-                    flags[row, 0] = np.uint8(1)
-                numbers[row, 2] = min(numbers[row, 2], coarse)
-            if kind != _OPENED and kind != _HELD and kind != _RELEASED:
-                values[row, group] ^= token(channel, first + i) if channel >= 0 else tokens[at]
-            if flags[row, 1] == 0:
-                flags[row, 1] = np.uint8(1)
-                due[results[0]] = row
-                results[0] += 1
-            flags[row, 2] = np.uint8(1)
-            if broken and results[2] == 0:
-                results[2] = broken
-                results[3] = at
-        place += count

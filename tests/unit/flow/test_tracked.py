@@ -224,6 +224,33 @@ def test_members_of_non_members_are_refused() -> None:
         run_sequentially(flow.graph())
 
 
+def test_a_stage_that_passes_records_on_must_leave_their_substreams_as_they_are() -> None:
+    flow = Flow("f")
+
+    def moved(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(1, SCHEMA.field("x"), pc.add(batch.column("x"), 100))
+
+    stream = flow.stage(
+        "moved", moved, flow.source("s", numbers()), parallelism=2, route=hr.rebalance(), one_to_one=True
+    )
+    flow.sink("out", stream.tracked(by="x"), CALL, parallelism=1)
+    graph = flow.graph()
+    with pytest.raises(SubstreamBroken, match=r"moved\.0: stage moved made a record of x 100 of one of 0"):
+        run_sequentially(graph)
+
+
+def test_what_runs_is_explained() -> None:
+    flow = Flow("orders")
+    stream = flow.source("lines", numbers())
+    for step in range(3):
+        stream = flow.stage(f"a{step}", same, stream, parallelism=2, route=hr.rebalance(), one_to_one=step < 2)
+    drawn(stream.tracked(by="x", ends=hr.marker("last")), flow)
+    said = flow.explain()
+    assert "stage tracker: tells of substreams by x, ended by a record with last, keeps state" in said
+    assert "hears lines, a2, count; tokens pass through a0, a1" in said
+    assert "tells count" in said
+
+
 def test_a_stage_that_keeps_records_back_must_say_so() -> None:
     class Late(hr.Stage):
         def __init__(self) -> None:

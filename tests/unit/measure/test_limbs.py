@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.jit import Ints
 from headrace.measure.limbs import LimbRange, carry, split_double, to_double, wide_to_double, widened
+from headrace.model.jit import Ints
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.measure.events import NUMBER_ROW, TIME_ROW
-from headrace.model.jit import Ints
 from headrace.measure.reservoir import EventReservoir
+from headrace.model.jit import Ints
 
 Batches = list[list[int]]
 batches = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), min_size=1, max_size=12)

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.definition import Definition
-from headrace.model.jit import Ints
 from headrace.measure.reservoir import CHUNK_EVENTS
 from headrace.measure.run import measure_table
 from headrace.measure.task import MeasureTask
+from headrace.model.jit import Ints
 
 MANY = 7 * CHUNK_EVENTS
 SECOND = 1_000_000

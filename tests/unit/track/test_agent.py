@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,9 +121,7 @@ def test_rising_labels_end_those_below() -> None:
 
     def said(word: int, step: int) -> TaskSaid:
         found = says(0, step, {word: (word,)}, below=labels[word])
-        return TaskSaid(
-            0, step, Said(*list(vars(found.said).values())[:-1], {word: labels[word]}), found.below, NOTHING
-        )
+        return replace(found, said=replace(found.said, names={word: labels[word]}))
 
     for step, word in enumerate((H, Q), 1):
         report = report_of([said(word, step)], 1, pa.int64())

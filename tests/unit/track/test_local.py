@@ -140,6 +140,19 @@ def test_a_source_that_goes_on_after_its_marker_is_broken() -> None:
     assert (caught.value.kind, caught.value.label) == (local.AFTER_ITS_END, 1)
 
 
+@pytest.mark.parametrize("is_rising", [True, False])
+def test_a_source_forgets_what_it_has_promised(monkeypatch: pytest.MonkeyPatch, is_rising: bool) -> None:
+    monkeypatch.setattr(local, "_KEPT_PROMISES", 100)
+    table = LocalTable(Tracked("x", rising() if is_rising else marker("last")).meaning(), 1)
+    for first in range(0, 1000, 10):
+        table.steps += 10
+        labels: list[int | None] = list(range(first, first + 10))
+        table.note(Note.OPENED, batch(labels, last=list(range(10))), 0, 0, 0, table.steps - 10)
+        table.fold()
+        assert len(table.said().ids) == 10
+    assert len(table) < 120
+
+
 def test_rising_labels_may_fall_back_by_the_slack() -> None:
     table = LocalTable(Tracked("x", rising(2)).meaning(), 1)
     table.steps = 4
