@@ -256,6 +256,37 @@ def _with_stage(flow: Flow, rng: random.Random, kind: str, number: int, stream: 
     return step
 
 
+def check_one_order(seed: int) -> Failure | None:
+    """Substreams that do not overlap, of one source: all who are told hear of their ends in the order of the source."""
+    rng = random.Random(f"order {seed}")
+    labels = rng.sample(range(100), rng.randint(1, 12))
+    sizes = [rng.randint(1, 6) for _ in labels]
+    rows = [
+        (at, label, number == size - 1, 0)
+        for at, (label, number, size) in enumerate(
+            (label, number, size) for label, size in zip(labels, sizes, strict=True) for number in range(size)
+        )
+    ]
+    flow = Flow(f"order-{seed}")
+    stream = flow.source("s0", Parts((tuple(rows),)))
+    for number in range(rng.randint(0, 3)):
+        stream = _with_stage(flow, rng, rng.choice(("same", "filtered", "loop", "pairs")), number, stream)
+    tracked = stream.tracked(by="x", ends=marker("last"), consistent=True, slack_s=rng.choice((0.5, 5.0)))
+    gathered = flow.stage("gather", Gather, tracked, parallelism=2, route=key("x"), schema=SUMS)
+    later = gathered.tracked(by="x", ends=marker("last"), consistent=True, slack_s=tracked.tracking.slack_s)  # type: ignore[union-attr]
+    flow.sink("first", flow.ends("told", tracked), callback(ignored))
+    flow.sink("later", flow.ends("told-later", later), callback(ignored))
+    flow.sink("out", later, callback(ignored))
+
+    def in_order(found: dict[str, list[Any]]) -> None:
+        for name in ("first", "later"):
+            told = [record["substream"] for record in found[name]]
+            assert told == labels, f"{name}: told of {told}, and the source gave {labels}"
+
+    simulation = Simulation(flow.graph(), [in_order])
+    return simulation.run(simulation.setup(seed))
+
+
 def check_tracked_flow(seed: int) -> Failure | None:
     """In a simulated world, with the faults of the seed."""
     graph = tracked_flow(seed)

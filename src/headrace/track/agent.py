@@ -129,7 +129,7 @@ class Agent:
             if point.is_firm:
                 heapq.heappush(waiting, (number, word))
             if self.tracking.consistent:
-                heapq.heappush(ranked, (number, 0, word))
+                heapq.heappush(ranked, (number, 0, "", word))
 
     def _rank(self, rows: Ints) -> None:
         """Where ends are told in one order: by the coarse time, then by name."""
@@ -138,8 +138,10 @@ class Agent:
         for row in rows.tolist():
             word, coarse = int(self.sums.index.ids[row]), int(self.sums.numbers[row, 0])
             if coarse != NO_TIME and word in self.memory.names:
+                # Within one step of the clock a source knows better: what it told of first began first.
+                first, name = int(self.sums.numbers[row, 5]), _sortable(self.memory.names[word])
                 for waiting in self._ranked:
-                    heapq.heappush(waiting, (coarse, _sortable(self.memory.names[word]), word))
+                    heapq.heappush(waiting, (coarse, first, name, word))
 
     def _sources_said(self, tasks: dict[str, Any], touched: Ints) -> Ints:
         """What sources say of themselves. Gives the rows that may be complete now."""
@@ -240,7 +242,7 @@ class Agent:
         clock = min((source.coarse for source in sources), default=NO_TIME)
         by_label = self.tracking.mode == Mode.RISING
         while waiting:
-            rank, _, word = waiting[0]
+            rank, _, _, word = waiting[0]
             row = self.sums.index.rows_of(np.array([word], np.uint64))
             numbers = self.sums.numbers[row[0]]
             if row[0] < 0 or int(numbers[3]) >> number & 1 or not (by_label or numbers[0] == rank):

@@ -16,7 +16,8 @@ from headrace.track.rows import Ints, RowIndex, find, row_for
 from headrace.track.tokens import Words, mixed
 
 _PRODUCER = np.uint64(0xD6E8FEB86659FD93)
-OPEN_COLUMNS: Final = ("coarse", "order", "promises", "told", "is_promised")
+OPEN_COLUMNS: Final = ("coarse", "order", "promises", "told", "is_promised", "first")
+"""`first` is the step of a source at which it was told of first."""
 
 
 @kernel
@@ -165,6 +166,8 @@ def _take(
         if promised[r] and of[pair, 2] == 0:
             of[pair, 2] = 1
             numbers[row, 2] += 1
+        if coarse[r] != NO_TIME and numbers[row, 5] == 0:
+            numbers[row, 5] = at[r]
         numbers[row, 0] = min(numbers[row, 0], coarse[r])
         touched[results[0]] = row
         results[0] += 1
