@@ -179,6 +179,11 @@ class QueueFiles:
     def check_alive(self) -> None:
         if self.record.is_deleted:
             raise QueueError(f"queues at {self.folder.parent}: queue {self.name} has been deleted")
+        if not os.fstat(self._fd).st_nlink:
+            raise QueueError(
+                f"queues at {self.folder.parent}: the files of queue {self.name} are gone, while it is in use: somebody "
+                f"removed its folder; put it back from a copy, or start the flow anew under another name"
+            )
 
     def check_open(self) -> None:
         """Raises QueueError where nothing can be appended. Under the lock."""

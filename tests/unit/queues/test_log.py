@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import struct
 import threading
 import time
@@ -191,6 +192,19 @@ def test_deleting_a_queue_ends_its_readers_and_writers(queues: LogQueues) -> Non
         with pytest.raises(QueueError, match="deleted"):
             writer.append(QUEUE, [frame(1)])
     assert numbers(queues) == []
+
+
+def test_a_folder_that_vanishes_ends_its_readers_and_writers(queues: LogQueues) -> None:
+    fill(queues, QUEUE, 3)
+    with queues.writer() as writer, queues.reader("r", {QUEUE: 0}) as reader:
+        assert len(reader.poll([QUEUE], 0)) == 3
+        writer.append(QUEUE, [frame(3)])
+        reader.poll([QUEUE], 0)
+        shutil.rmtree(folder(queues))
+        with pytest.raises(QueueError, match=f"the files of queue {QUEUE} are gone, while it is in use"):
+            reader.poll([QUEUE], 0)
+        with pytest.raises(QueueError, match=f"are gone, while it is in use|there is no queue {QUEUE}"):
+            writer.sync([QUEUE])
 
 
 def test_backlog_counts_bytes_and_new_readers(queues: LogQueues) -> None:
