@@ -44,7 +44,8 @@ class TaskTracking:
             region.tracking.groups,
             held,
             self.number + 1,
-            self.reader is not None and held >= 0,
+            holds_all=self.reader is not None and held >= 0,
+            forgets=self.is_source,
         )
         self.holds = held >= 0
         self.is_passing = vertex in region.passing
@@ -348,6 +349,8 @@ class AgentOperator(Operator):
         if not self._since:
             return None
         since, self._since = self._since, []
+        if sum(batch.num_rows for batch in since) > self.agent.size:
+            return self.content()  # most of what came has gone
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, since[0].schema) as writer:
             for batch in since:
@@ -361,6 +364,7 @@ class AgentOperator(Operator):
     def restore(self, parts: Sequence[bytes]) -> None:
         for part in parts:
             if bytes(part[:1]) == b"=":
+                self.agent = Agent(self._region.tracking)
                 agent_state.load(self.agent, bytes(part[1:]))
             else:
                 for batch in pa.ipc.open_stream(pa.py_buffer(part)[1:]):

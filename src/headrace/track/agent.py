@@ -25,7 +25,7 @@ from headrace.track.sums import Sums
 from headrace.track.terms import Mode, Notice, Point, Told, Tracking
 from headrace.track.tokens import Words
 
-REMEMBERED: Final = 1 << 17
+REMEMBERED: Final = 1 << 14
 """How many ended substreams an agent remembers, to tell a record that comes after the end from a new substream."""
 _DROP_EVERY: Final = 256
 
@@ -74,6 +74,11 @@ class Agent:
         self._rising: list[tuple[int, int]] = []
         """Labels that are not promised yet."""
 
+    @property
+    def size(self) -> int:
+        """About how many rows its state has."""
+        return len(self.sums.pairs) + 2 * len(self.sums) + len(self.memory.ended) // 8
+
     # -------------------------------------------------------------------- take
 
     def take(self, report: pa.RecordBatch) -> list[Notice]:
@@ -106,20 +111,20 @@ class Agent:
             self._rank(touched)
             return []
         named = report.filter(report.column("name").is_valid())
-        ids = named.column("id").to_numpy().view(np.uint64)
-        there = self.sums.index.rows_of(ids)
-        started: dict[int, Any] = {}
+        there = self.sums.index.rows_of(named.column("id").to_numpy().view(np.uint64))
+        named = named.filter(pa.array(there >= 0)) if (there < 0).any() else named
+        ids = named.column("id").to_numpy().view(np.uint64).tolist()
+        known, started = self.memory.names, dict[int, Any]()
         numbers = as_numbers(named.column("name")).to_pylist() if self.tracking.mode == Mode.RISING else None
-        for at, (word, name) in enumerate(zip(ids.tolist(), named.column("name").to_pylist(), strict=True)):
-            if there[at] < 0 or word in self.memory.names:
-                continue
-            self.memory.names[word] = started[word] = name
-            if numbers is not None:
-                self._rise(word, numbers[at])
+        for at, (word, name) in enumerate(zip(ids, named.column("name").to_pylist(), strict=True)):
+            if word not in known:
+                known[word] = started[word] = name
+                if numbers is not None:
+                    self._rise(word, numbers[at])
         self._rank(touched)
         starting = [number for number, point in enumerate(self.tracking.points) if point.starts]
-        ids, names = list(started), list(started.values())
-        return [Notice(number, Told.STARTED, ids, names) for number in starting] if started else []
+        words, names = list(started), list(started.values())
+        return [Notice(number, Told.STARTED, words, names) for number in starting] if started else []
 
     def _rise(self, word: int, number: int, is_promised: bool = False) -> None:
         """A label that is new: where they rise, that is their order, too."""

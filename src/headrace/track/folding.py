@@ -48,6 +48,8 @@ def fold_pieces(
     """`results`: how many rows are newly due, how many were born, what is broken, and where."""
     hold_group, holds_all, salt, coarse = setting[0], setting[1], setting[2], setting[3]
     place = 0
+    # Records of one substream often follow one another.
+    last, row = np.uint64(0), np.int64(-1)
     for p in range(len(pieces)):
         kind, channel, first = pieces[p, 0], pieces[p, 1], pieces[p, 2]
         count, group, start, stop = pieces[p, 3], pieces[p, 4], pieces[p, 5], pieces[p, 6]
@@ -56,7 +58,9 @@ def fold_pieces(
             word = wanted[at]
             if word == np.uint64(0):
                 continue
-            row = row_for(slots, ids, free, counts, word)
+            if word != last:
+                last = word
+                row = row_for(slots, ids, free, counts, word)
             if row < 0:
                 row = ~row
                 values[row, :] = np.uint64(0)
@@ -85,3 +89,15 @@ def fold_pieces(
                 results[2] = broken
                 results[3] = at
         place += count
+
+
+@kernel
+def due_rows(due: Any, flags: Any) -> Any:
+    """The rows that are to be reported, each once; they are no more."""
+    count = 0
+    for row in due:
+        if flags[row, 1] == 1:
+            flags[row, 1] = np.uint8(0)
+            due[count] = row
+            count += 1
+    return count

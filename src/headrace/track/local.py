@@ -9,7 +9,7 @@ Records are only noted as they pass, and folded when a report is due, many at a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.track.folding import fold_pieces
+from headrace.track.folding import due_rows, fold_pieces
 from headrace.track.rows import Ints, RowIndex, placed
 from headrace.track.tokens import Words
 
@@ -27,7 +27,7 @@ NO_TIME: Final = (1 << 63) - 1
 ALL: Final = (1 << 63) - 1
 """A promise of everything."""
 NOTHING: Final = -(1 << 63)
-_KEPT_PROMISES: Final = 1 << 16
+_KEPT_PROMISES: Final = 1 << 12
 
 
 class Note(IntEnum):
@@ -97,18 +97,29 @@ WENT_BACK: Final = 4
 class LocalTable:
     """`steps` counts what the task has taken: what a table says, it says as of a step."""
 
-    def __init__(self, meaning: Meaning, groups: int, hold_group: int = -1, salt: int = 0, holds_all: bool = False):
-        """`hold_group`: charged for what is held. `holds_all`: a substream is held from its first record to its end."""
+    def __init__(
+        self,
+        meaning: Meaning,
+        groups: int,
+        hold_group: int = -1,
+        salt: int = 0,
+        holds_all: bool = False,
+        forgets: bool = False,
+    ):
+        """`hold_group`: charged for what is held. `holds_all`: a substream is held from its first record to its end.
+
+        `forgets`: of a source, which is not told what has ended.
+        """
         self._meaning, self._groups, self._salt = meaning, groups, salt
-        self._hold_group, self._holds_all = hold_group, holds_all
+        self._hold_group, self._holds_all, self._forgets = hold_group, holds_all, forgets
         self._index = RowIndex()
         self._values: Words = np.zeros((len(self._index.ids), groups), np.uint64)
         self._numbers: Ints = np.zeros((len(self._index.ids), 4), np.int64)
         """For each row: at, since, coarse time, how often it is held."""
-        self._flags: npt.NDArray[np.uint8] = np.zeros((len(self._index.ids), 3), np.uint8)
-        """For each row: promised; to be reported; to be saved."""
+        self._flags: npt.NDArray[np.uint8] = np.zeros((len(self._index.ids), 4), np.uint8)
+        """For each row: promised; to be reported; to be saved; saved before."""
         self._due: Ints = np.zeros(0, np.int64)
-        self._dropped: list[int] = []
+        self._dropped: list[Words] = []
         self._noted = _Noted()
         self._names: dict[int, Any] = {}
         self.steps = 0
@@ -250,15 +261,14 @@ class LocalTable:
         if size > have:
             self._values = np.concatenate([self._values, np.zeros((size - have, self._groups), np.uint64)])
             self._numbers = np.concatenate([self._numbers, np.zeros((size - have, 4), np.int64)])
-            self._flags = np.concatenate([self._flags, np.zeros((size - have, 3), np.uint8)])
+            self._flags = np.concatenate([self._flags, np.zeros((size - have, 4), np.uint8)])
 
     # ------------------------------------------------------------------ report
 
     def said(self) -> Said:
         """What has changed since the last call. All that was noted must have been folded."""
-        rows = np.unique(self._due[self._flags[self._due, 1] == 1])
+        rows = self._due[: due_rows(self._due, self._flags)]
         self._due = np.zeros(0, np.int64)
-        self._flags[rows, 1] = 0
         names, self._names = self._names, {}
         found = Said(
             self._index.ids[rows], self._values[rows], self._numbers[rows, 0], self._numbers[rows, 1],
@@ -269,7 +279,7 @@ class LocalTable:
 
     def _forget_promised(self) -> None:
         """A source does not hear that substreams have ended. What it has promised and said, it can forget in time."""
-        if len(self._index) < _KEPT_PROMISES or self._hold_group >= 0:
+        if len(self._index) < _KEPT_PROMISES or not self._forgets:
             return
         live = self._index.live()
         gone = self._index.ids[live[self._flags[live, 0] == 1]]
@@ -280,9 +290,12 @@ class LocalTable:
     def drop(self, ids: Words) -> None:
         """These have ended for everyone, and will not be heard of again."""
         self.fold()
+        saved = self._index.rows_of(ids)
+        saved = saved[saved >= 0]
+        # What came and went between two snapshots is in none.
+        self._dropped.append(self._index.ids[saved[self._flags[saved, 3] == 1]])
         rows = self._index.drop(ids)
         self._values[rows], self._numbers[rows], self._flags[rows] = 0, 0, 0
-        self._dropped += ids.tolist()
 
     # ------------------------------------------------------------------- state
 
@@ -290,16 +303,16 @@ class LocalTable:
         """Rows since the last call, as `restore` wants them; all of them are folded."""
         live = self._index.live()
         rows = live[self._flags[live, 2] == 1]
-        if not len(rows) and not self._dropped:
+        gone = np.concatenate([*self._dropped, np.zeros(0, np.uint64)])
+        if not len(rows) and not len(gone):
             return None
-        return self._dumped(rows, self._dropped)
+        return self._dumped(rows, gone)
 
     def content(self) -> bytes:
-        return self._dumped(self._index.live(), ())
+        return self._dumped(self._index.live(), np.zeros(0, np.uint64))
 
-    def _dumped(self, rows: Ints, dropped: Iterable[int]) -> bytes:
-        self._flags[self._index.live(), 2] = 0
-        gone = np.array(list(dropped), np.uint64)
+    def _dumped(self, rows: Ints, gone: Words) -> bytes:
+        self._flags[rows, 2], self._flags[rows, 3] = 0, 1
         self._dropped = []
         columns = {
             "id": np.concatenate([self._index.ids[rows], gone]),
@@ -334,7 +347,7 @@ class LocalTable:
                 self._values[rows, group] = found[f"value_{group}"][kept]
             self._flags[rows, 0] = found["promised"][kept]
         live = self._index.live()
-        self._flags[live, 1] = 1
+        self._flags[live, 1], self._flags[live, 3] = 1, 1
         self._due = live.copy()
 
     def values(self) -> dict[str, Any]:

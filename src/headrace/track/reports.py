@@ -54,9 +54,9 @@ def report_of(tasks: Sequence[TaskSaid], groups: int, label: pa.DataType, shard:
     arrays += [
         pa.array(np.concatenate([part[6][:, group] for part in parts]).view(np.int64)) for group in range(groups)
     ]
-    names = [name for part in parts for name in part[7]]
-    has_names = any(name is not None for name in names)
-    arrays.append(pa.array(names, label) if has_names else pa.nulls(len(names), label))
+    has_names = any(task.said.names for task in tasks)
+    names = [name for part in parts for name in part[7]] if has_names else []
+    arrays.append(pa.array(names, label) if has_names else pa.nulls(len(arrays[0]), label))
     return pa.RecordBatch.from_arrays(arrays, schema=report_schema(groups, label))
 
 

@@ -16,8 +16,8 @@ from headrace.track.rows import Ints, RowIndex, find, row_for
 from headrace.track.tokens import Words, mixed
 
 _PRODUCER = np.uint64(0xD6E8FEB86659FD93)
-OPEN_COLUMNS: Final = ("coarse", "order", "promises", "told", "is_promised", "first")
-"""`first` is the step of a source at which it was told of first."""
+OPEN_COLUMNS: Final = ("coarse", "order", "promises", "told", "is_promised", "first", "touched")
+"""`first` is the step of a source at which it was told of first; `touched` the last report that was of it."""
 
 
 @kernel
@@ -38,6 +38,7 @@ class Sums:
         self._said: Words = np.zeros((len(self.pairs.ids), groups), np.uint64)
         self._of: Ints = np.zeros((len(self.pairs.ids), 3), np.int64)
         """For each pair: the substream, the task, and whether it is a source that promised its end."""
+        self.reports = 0
         self.opened = 0
         """How many substreams were ever opened: the order in which they were."""
 
@@ -50,7 +51,8 @@ class Sums:
         count = len(rows["id"])
         self._grow(count)
         touched: Ints = np.empty(count, np.int64)
-        results: Ints = np.array([0, -1, self.opened], np.int64)
+        self.reports += 1
+        results: Ints = np.array([0, -1, self.opened, self.reports], np.int64)
         index, pairs = self.index, self.pairs
         _take(
             rows["id"], rows["producer"], rows["at"], rows["since"], rows["coarse"], rows["promised"], rows["values"],
@@ -58,7 +60,7 @@ class Sums:
             pairs.slots, pairs.ids, pairs.free, pairs.counts, self._said, self._of, touched, results,
         )  # fmt: skip
         self.opened = int(results[2])
-        return np.unique(touched[: results[0]]), int(results[1])
+        return touched[: results[0]], int(results[1])
 
     def _grow(self, more: int) -> None:
         size = self.index.reserve(more)
@@ -120,6 +122,7 @@ class Sums:
         rows = self.index.rows_of(opened["id"])
         for at, name in enumerate(OPEN_COLUMNS):
             self.numbers[rows, at] = opened[name]
+        self.reports = int(self.numbers[rows, 6].max(initial=self.reports))
 
 
 @kernel
@@ -169,5 +172,7 @@ def _take(
         if coarse[r] != NO_TIME and numbers[row, 5] == 0:
             numbers[row, 5] = at[r]
         numbers[row, 0] = min(numbers[row, 0], coarse[r])
-        touched[results[0]] = row
-        results[0] += 1
+        if numbers[row, 6] != results[3]:
+            numbers[row, 6] = results[3]
+            touched[results[0]] = row
+            results[0] += 1

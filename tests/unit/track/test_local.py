@@ -143,7 +143,7 @@ def test_a_source_that_goes_on_after_its_marker_is_broken() -> None:
 @pytest.mark.parametrize("is_rising", [True, False])
 def test_a_source_forgets_what_it_has_promised(monkeypatch: pytest.MonkeyPatch, is_rising: bool) -> None:
     monkeypatch.setattr(local, "_KEPT_PROMISES", 100)
-    table = LocalTable(Tracked("x", rising() if is_rising else marker("last")).meaning(), 1)
+    table = LocalTable(Tracked("x", rising() if is_rising else marker("last")).meaning(), 1, forgets=True)
     for first in range(0, 1000, 10):
         table.steps += 10
         labels: list[int | None] = list(range(first, first + 10))
