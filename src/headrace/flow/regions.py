@@ -19,7 +19,7 @@ from headrace.flow.graph import Graph, Input, Node
 from headrace.flow.operators import Behaviour, Identity, Operator, Outputs, Shape
 from headrace.flow.routing import Broadcast, Forward, Rebalance
 from headrace.flow.substreams import Tracked
-from headrace.track.terms import Point, Tracking
+from headrace.track.terms import Mode, Point, Tracking
 
 if TYPE_CHECKING:
     from headrace.flow.plan import Plan
@@ -316,7 +316,12 @@ def region_of(plan: Plan) -> Region | None:
         {name: groups.get(held[name], -1) if held[name] else -1 for name in vertices},
         {name: k for k, name in enumerate(names) if own[k] is None},
         {task.name: number for number, task in enumerate(tasks)},
-        frozenset(name for name in vertices if _is_passing(plan, name, follows[name], leads)),
+        # Where any stage may begin a substream, one that gives one record for each may do so, too.
+        frozenset(
+            name
+            for name in vertices
+            if tracking.mode != Mode.WHENEVER and _is_passing(plan, name, follows[name], leads)
+        ),
     )
 
 

@@ -118,10 +118,9 @@ class Tracked:
 
     def meaning(self) -> Meaning:
         closes = self.ends.closes
+        ends = None if closes is None else lambda batch: _closing(closes, batch)
         slack = self.ends.slack if self.ends.mode == Mode.RISING else None
-        return Meaning(
-            self._all_labels, ids_of, None if closes is None else lambda batch: _closing(closes, batch), slack
-        )
+        return Meaning(self._all_labels, ids_of, ends, slack, opens_anywhere=self.ends.mode == Mode.WHENEVER)
 
     def _all_labels(self, batches: Sequence[pa.RecordBatch]) -> pa.Array:
         by = self.by

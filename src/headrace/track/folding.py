@@ -15,12 +15,13 @@ _RECEIVED, _SENT, _OPENED, _OPENED_AND_SENT, _HELD, _RELEASED, _LATER = range(7)
 
 
 @kernel
-def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, numbers: Any, flags: Any) -> Any:
+def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, anywhere: Any, numbers: Any, flags: Any) -> Any:
     """When a row changed last, and what is wrong with it. Records of a run end at step `stop`."""
     broken = 0
-    if kind == _SENT:
-        # What was given in this run, or is held, may be sent.
-        return 1 if numbers[row, 0] <= start and numbers[row, 3] == 0 else 0
+    if kind == _SENT and (numbers[row, 0] > start or numbers[row, 3] > 0):
+        return 0  # what was given in this run, or is held, may be sent
+    if kind == _SENT and not anywhere:
+        return 1
     if (kind in (_OPENED, _OPENED_AND_SENT)) and flags[row, 0] == 1:
         broken = 2
     if kind == _RELEASED and numbers[row, 3] == 0:
@@ -46,7 +47,7 @@ def fold_pieces(
     values: Any, numbers: Any, flags: Any, setting: Any, due: Any, born: Any, results: Any,
 ) -> None:  # fmt: skip
     """`results`: how many rows are newly due, how many were born, what is broken, and where."""
-    hold_group, holds_all, salt, coarse = setting[0], setting[1], setting[2], setting[3]
+    hold_group, holds_all, salt, coarse, anywhere = setting[0], setting[1], setting[2], setting[3], setting[4]
     place = 0
     # Records of one substream often follow one another.
     last, row = np.uint64(0), np.int64(-1)
@@ -69,7 +70,7 @@ def fold_pieces(
                 flags[row, :] = np.uint8(0)
                 born[results[1]] = at
                 results[1] += 1
-            broken = _stepped(kind, row, stop - count + i + 1, start, stop, numbers, flags)
+            broken = _stepped(kind, row, stop - count + i + 1, start, stop, anywhere, numbers, flags)
             if (kind == _HELD) or (kind == _RELEASED and not broken):
                 _held(row, 1 if kind == _HELD else -1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
             elif (kind in (_RECEIVED, _LATER)) and holds_all and numbers[row, 3] == 0:

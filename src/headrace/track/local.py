@@ -57,6 +57,8 @@ class Meaning:
     """Of records of a source: is it the last of its substream?"""
     slack: int | None = None
     """Where labels of a source rise: how far one may fall back."""
+    opens_anywhere: bool = False
+    """May any task begin a substream? Where ends are promised, only sources do."""
 
 
 @dataclass
@@ -237,7 +239,9 @@ class LocalTable:
         born: Ints = np.empty(len(ids), np.int64)
         results: Ints = np.zeros(4, np.int64)
         index = self._index
-        setting = np.array([self._hold_group, self._holds_all, self._salt, coarse], np.int64)
+        setting = np.array(
+            [self._hold_group, self._holds_all, self._salt, coarse, self._meaning.opens_anywhere], np.int64
+        )
         fold_pieces(
             pieces, ids, tokens, ends, index.slots, index.ids, index.free, index.counts,
             self._values, self._numbers, self._flags, setting, due, born, results,
@@ -245,7 +249,8 @@ class LocalTable:
         self._due = np.concatenate([self._due, due[: results[0]]])
         kinds = np.repeat(pieces[:, 0], pieces[:, 3])
         new = born[: results[1]]
-        new = new[(kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)]
+        if not self._meaning.opens_anywhere:
+            new = new[(kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)]
         if len(new):
             born_labels = labels.take(pa.array(new))
             self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))

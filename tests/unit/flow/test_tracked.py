@@ -239,6 +239,22 @@ def test_a_stage_that_passes_records_on_must_leave_their_substreams_as_they_are(
         run_sequentially(graph)
 
 
+def test_without_promises_any_stage_may_begin_a_substream() -> None:
+    """As where the records of a graph search name the next users: what is told of is told by name."""
+    flow = Flow("f")
+
+    def next_user(record: dict[str, Any]) -> Any:
+        return {**record, "x": record["x"] + 100}
+
+    stream = flow.stage("next", next_user, flow.source("s", numbers(6)), each="record", parallelism=2)
+    tracked = stream.tracked(by="x", ends=hr.whenever())
+    flow.sink("out", tracked, CALL)
+    flow.sink("told", flow.ends("ends", tracked), CALL)
+    found = run_sequentially(flow.graph(), 10)["told"].column("substream").to_pylist()
+    assert set(found) >= {100, 101}
+    assert None not in found
+
+
 def test_what_runs_is_explained() -> None:
     flow = Flow("orders")
     stream = flow.source("lines", numbers())
