@@ -39,6 +39,7 @@ from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 from headrace.spark.ordered_query import order_query
 from headrace.spark.synchronized import synchronize
+from headrace.spark.tracked_queries import link, track_queries
 from headrace.synchronize.check import check
 from headrace.synchronize.program import Program, fork, join
 
@@ -87,6 +88,7 @@ __all__ = [
     "kafka",
     "kafka_queues",
     "key",
+    "link",
     "marker",
     "order_query",
     "parquet",
@@ -101,6 +103,7 @@ __all__ = [
     "synchronize",
     "to_arrow",
     "to_json",
+    "track_queries",
     "whenever",
     "windows",
 ]

@@ -1,0 +1,548 @@
+"""Orders through three ordinary streaming queries: done is said of each, once, and never before it is true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.errors import FlowError, QueueDamaged, QueueError, StateDamaged, StateError, StateMismatch
+from headrace.spark import tracked_journal
+from headrace.spark.broker import Broker
+from headrace.spark.kafka import add_kafka
+from headrace.spark.query_tracker import QueryTracker
+from headrace.spark.tracked_journal import Journal
+from headrace.spark.tracked_queries import link, track_queries
+from headrace.spark.tracked_topics import Checkpoint, Link, Topics, positions
+from headrace.track.links import Committed, LinkAgent, LinkName, Looked, Read, Seen, Stimulus, Told
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
+PATIENCE_S = 120.0
+
+# ------------------------------------------------------------ without a broker
+
+
+def test_positions_of_a_checkpoint() -> None:
+    assert positions('v1\n{}\n{"a":{"0":4,"1":7}}', "a") == {0: 4, 1: 7}
+    assert positions('v1\n{}\n-\n{"logOffset":3}\n17\n{"b":{"0":1},"a":{"0":2}}', "a") == {0: 2}
+    assert positions('v2\n{}\nfirst:{"a":{"0":4}}\nsecond:5', "a") == {0: 4}
+    assert positions('v1\n{}\n{"b":{"0":4}}\n-', "a") is None
+    twice = 'v1\n{}\n{"a":{"0":4,"1":9}}\n{"a":{"0":6,"1":2,"2":1}}'
+    assert positions(twice, "a") == {0: 4, 1: 2, 2: 0}, "as far as the slower of the two"
+
+
+def checkpoint(folder: Path, batch: int, topics: dict[str, int], committed: bool = True) -> None:
+    """As Spark leaves it."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text(json.dumps({"id": "q"}))
+    offsets = json.dumps({topic: {"0": at} for topic, at in topics.items()})
+    (folder / "offsets" / str(batch)).write_text(f'v1\n{{"conf":{{}}}}\n{offsets}')
+    (folder / "offsets" / f".{batch}.crc").touch()
+    if committed:
+        (folder / "commits" / str(batch)).write_text("v1\n{}")
+
+
+def a_link(topic: str, folder: Path | str, **more: Any) -> Link:
+    return Link(topic, None, str(folder), **more)  # type: ignore[arg-type]
+
+
+def test_only_what_is_committed_counts(tmp_path: Path) -> None:
+    found = Checkpoint(0, a_link("a", tmp_path))
+    assert found.news() is None, "not started yet"
+    checkpoint(tmp_path, 8, {"a": 5})
+    checkpoint(tmp_path, 9, {"a": 10}, committed=False)
+    assert found.news() == Committed("q", {0: 5})
+    assert found.news() is None
+    checkpoint(tmp_path, 9, {"a": 10})
+    assert found.news() == Committed("q", {0: 10})
+
+
+def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 0, {"b": 5, "c": 1})
+    with pytest.raises(
+        FlowError, match=r"query 2 \(checkpoint .*\) does not read topic a, but b, c; give each link the"
+    ):
+        Checkpoint(1, a_link("a", tmp_path)).news()
+    (tmp_path / "state").mkdir()
+    with pytest.raises(FlowError, match=r"query 1 .* keeps state, and may hold records back.*stateful_ok=True"):
+        Checkpoint(0, a_link("b", f"file:{tmp_path}")).news()
+    assert Checkpoint(0, a_link("b", tmp_path, stateful_ok=True)).news() == Committed("q", {0: 5})
+
+
+LINKS = [LinkName("a", "/a")]
+
+
+def close(journal: Journal, agent: LinkAgent, first: int, count: int) -> None:
+    """One substream after the other is done."""
+    for n in range(first, first + count):
+        stimuli: list[Stimulus] = [
+            Read({0: {0: n + 1}}, [Seen(0, 0, f"x{n}", n, n)]),
+            Looked({0: Committed("q", {0: n + 1})}),
+        ]
+        for stimulus in stimuli:
+            agent.on(stimulus)
+            journal.keep(stimulus, agent)
+
+
+def test_a_journal_is_read_again_and_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracked_journal, "_NEWS_FILES", 20)
+    for start in range(4):
+        journal = Journal(str(tmp_path))
+        agent = journal.begin(LINKS, [{0: 0}], 100)
+        assert agent.done_count == start * 35
+        close(journal, agent, start * 35, 35)
+        agent.on(Told(5))
+        journal.keep(Told(5), agent)
+    assert len(list(tmp_path.iterdir())) == 2, "this start, and the one before"
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) < 2 * 22
+    restored = Journal(str(tmp_path)).begin(LINKS, [{0: 0}], 100)
+    assert (restored.done, restored.untold, restored.read) == (agent.done, agent.untold, agent.read)
+
+
+def test_a_journal_that_is_damaged_or_of_others_is_named(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    agent = journal.begin(LINKS, [{0: 0}], 100)
+    close(journal, agent, 0, 3)
+    with pytest.raises(StateMismatch, match="is of the topics a, and the links are of b"):
+        Journal(str(tmp_path)).begin([LinkName("b", "/b")], [{0: 0}], 100)
+    lost = next(tmp_path.glob("*/000000/000002"))
+    content = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(StateDamaged, match=r"000000/000002: it is missing"):
+        Journal(str(tmp_path)).begin(LINKS, [{0: 0}], 100)
+    lost.write_bytes(content[:-1])
+    with pytest.raises(StateDamaged, match=r"000000/000002: its checksum"):
+        Journal(str(tmp_path)).begin(LINKS, [{0: 0}], 100)
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match="is a file; name a folder"):
+        Journal(str(tmp_path / "file"))
+
+
+def test_a_tracker_that_was_replaced_does_no_harm(tmp_path: Path) -> None:
+    first = Journal(str(tmp_path))
+    old = first.begin(LINKS, [{0: 0}], 100)
+    close(first, old, 0, 2)
+    first.check_alone()
+    second = Journal(str(tmp_path))
+    new = second.begin(LINKS, [{0: 0}], 100)
+    close(first, old, 2, 5)
+    with pytest.raises(FlowError, match=r"another tracker was started at .*, and this one has stopped"):
+        first.check_alone()
+    close(second, new, 2, 1)
+    assert Journal(str(tmp_path)).begin(LINKS, [{0: 0}], 100).done_count == 3
+
+
+# --------------------------------------------------------------- with a broker
+
+
+def new_topics(broker: Broker, partitions: Sequence[int]) -> list[str]:
+    names = [f"{name}-{uuid4().hex[:8]}" for name in ("orders", "priced", "packed")[: len(partitions)]]
+    for name, count in zip(names, partitions, strict=True):
+        create(AdminClient({"bootstrap.servers": broker.address}), name, count)
+    return names
+
+
+def create(admin: AdminClient, topic: str, partitions: int) -> None:
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    until(lambda: bool(admin.list_topics(topic, timeout=30).topics[topic].partitions))
+
+
+def field_of(name: str) -> Column:
+    return F.get_json_object(F.col("value").cast("string"), f"$.{name}")
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Of 1 to 5 records, the last one of which is its marker."""
+
+    number: int
+
+    @property
+    def records(self) -> int:
+        return 1 + self.number * 7 % 5
+
+    @property
+    def is_filtered(self) -> bool:
+        return self.number % 6 == 0
+
+    @property
+    def rows(self) -> int:
+        """That reach the end: the second query makes one to three of each record."""
+        return 0 if self.is_filtered else sum(1 + (self.number + n) % 3 for n in range(self.records))
+
+
+PACKED = """
+    SELECT to_json(struct(order, n, part)) AS value
+    FROM (SELECT get_json_object(text, '$.order') AS order, get_json_object(text, '$.n') AS n
+          FROM (SELECT CAST(value AS STRING) AS text FROM {priced}))
+    LATERAL VIEW explode(sequence(1, 1 + pmod(CAST(order AS INT) + CAST(n AS INT), 3))) AS part
+"""
+"""The second query: several records of one, in any partition."""
+
+
+def kafka_rows(spark: SparkSession, servers: str, topic: str, at_once: int) -> DataFrame:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    options |= {"maxOffsetsPerTrigger": str(at_once), "kafka.fetch.max.wait.ms": "50"}
+    return add_kafka(spark).readStream.format("kafka").options(**options).load()
+
+
+class Shop:
+    """Three queries in a row. What the last one has processed is the truth."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, at_once: int):
+        self.spark, self.broker, self.folder, self.at_once = spark, broker, folder, at_once
+        self.topics = new_topics(broker, [3, 2, 3])
+        self.queries: dict[int, StreamingQuery] = {}
+        self.processed: list[int] = []
+        """The orders of the rows that the last query had, copies as well."""
+        self.rows: dict[int, set[tuple[int, int]]] = {}
+        self.fails_after_write = 0
+        """How many more times a batch of the second query fails when all of it is written."""
+        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "log_level": 0})
+
+    def order(self, orders: Sequence[Order]) -> None:
+        for number, n in [(order.number, n) for n in range(5) for order in orders if n < order.records]:
+            record = {"order": number, "n": n, "last": n + 1 == Order(number).records}
+            self._producer.produce(self.topics[0], json.dumps(record), str(number))
+            self._producer.poll(0)
+        assert self._producer.flush(30) == 0
+
+    def links(self) -> list[Link]:
+        ends = [field_of("last") == "true", None, None]
+        return [
+            link(topic, by=field_of("order"), checkpoint=self.checkpoint(at), ends=ends[at])
+            for at, topic in enumerate(self.topics)
+        ]
+
+    def checkpoint(self, at: int) -> str:
+        return str(self.folder / f"query-{at + 1}")
+
+    def start(self, *which: int) -> None:
+        for at in which:
+            read = kafka_rows(self.spark, self.broker.address, self.topics[at], self.at_once)
+            writer = (self._priced, self._packed, self._shipped)[at](read)
+            self.queries[at] = writer.option("checkpointLocation", self.checkpoint(at)).start()
+
+    def stop(self, *which: int) -> None:
+        for at in which:
+            self.queries[at].stop()
+
+    def _to(self, topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.broker.address, "topic": topic}
+
+    def _priced(self, read: DataFrame) -> Any:
+        """Leaves orders out."""
+        kept = read.where(field_of("order").cast("int") % 6 != 0).select("value")
+        return kept.writeStream.format("kafka").options(**self._to(self.topics[1]))
+
+    def _packed(self, read: DataFrame) -> Any:
+        """Fails now and then, and then writes all of it again."""
+
+        def write(rows: DataFrame, batch: int) -> None:
+            rows.write.format("kafka").options(**self._to(self.topics[2])).save()
+            if self.fails_after_write > 0 and batch > 0:
+                self.fails_after_write -= 1
+                raise RuntimeError("this batch is written, and fails")
+
+        return self.spark.sql(PACKED, priced=read).writeStream.foreachBatch(write)
+
+    def _shipped(self, read: DataFrame) -> Any:
+        found = read.select(*(field_of(name).cast("int").alias(name) for name in ("order", "n", "part")))
+
+        def write(rows: DataFrame, _: int) -> None:
+            for order, n, part in rows.collect():
+                self.processed.append(order)
+                self.rows.setdefault(order, set()).add((n, part))
+
+        return found.writeStream.foreachBatch(write)
+
+
+@dataclass
+class Witness:
+    """Is told which orders are done, and looks at the truth at that moment."""
+
+    shop: Shop
+    told: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    at: dict[int, int] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> None:
+        order = Order(int(name))
+        self.told.append(name)
+        self.at[order.number] = len(self.shop.processed)
+        has = len(self.shop.rows.get(order.number, ()))
+        if has != order.rows:
+            self.problems.append(f"order {name} is said to be done when {has} of its {order.rows} rows are")
+
+    def check(self, orders: Sequence[Order]) -> None:
+        assert self.problems == []
+        assert sorted(map(int, self.told)) == [order.number for order in orders], "each once"
+        last = {order: at for at, order in enumerate(self.shop.processed)}
+        after = {order: at for order, at in last.items() if at >= self.at[order]}
+        assert after == {}, "rows that were processed after their order was done"
+
+
+@contextmanager
+def tracking(shop: Shop, **more: Any) -> Iterator[QueryTracker]:
+    with track_queries(shop.spark, shop.links(), str(shop.folder / "tracker"), shop.broker.address, **more) as tracker:
+        yield tracker
+
+
+def test_orders_are_done_when_the_last_query_has_had_all_of_them(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    shop, orders = Shop(spark, kafka_broker, tmp_path, 400), [Order(n) for n in range(1, 301)]
+    witness = Witness(shop)
+    shop.order(orders[:200])
+    with tracking(shop, on_done=witness) as tracker:
+        shop.start(0)
+        # Those that are filtered away are done when the first query has had them.
+        assert tracker.wait_for("6", PATIENCE_S)
+        until(lambda: "waits for query 2" in tracker.why("7"))
+        assert tracker.why("7").endswith("which has not started yet: no batch is committed there")
+        assert not tracker.is_done("7")
+        shop.fails_after_write = 1
+        shop.start(1, 2)
+        until(lambda: not shop.queries[1].isActive)
+    shop.order(orders[200:])
+    assert not witness.problems
+    with tracking(shop, on_done=witness) as tracker:
+        shop.start(1)
+        shop.stop(2)
+        shop.start(2)
+        for order in orders:
+            assert tracker.wait_for(str(order.number), PATIENCE_S), tracker.why(str(order.number))
+        until(lambda: len(witness.told) == len(orders))
+        status = tracker.status()
+    shop.stop(0, 1, 2)
+    witness.check(orders)
+    assert max(Counter(shop.processed)[order.number] - order.rows for order in orders) > 0, "there were copies"
+    assert (status.open, status.done, status.unpromised, status.trouble) == (0, len(orders), 0, None)
+    assert [(each.ledger_lag, each.query_lag) for each in status.links] == [(0, 0)] * 3
+    assert (status.strangers.count, status.late.count, status.after_end.count) == (0, 0, 0)
+
+
+def test_a_query_that_begins_anew_stops_the_tracker(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    (topic,), producer = (
+        new_topics(kafka_broker, [1]),
+        Producer({"bootstrap.servers": kafka_broker.address, "log_level": 0}),
+    )
+    for n in range(10):
+        producer.produce(topic, json.dumps({"order": n // 2, "last": n % 2 == 1}))
+    producer.produce(topic, json.dumps({"order": 9, "last": False}))
+    producer.flush(30)
+    links = [link(topic, by=field_of("order"), checkpoint=str(tmp_path / "q"), ends=field_of("last") == "true")]
+    at, address = str(tmp_path / "tracker"), kafka_broker.address
+    checkpoint(tmp_path / "q", 0, {topic: 5})
+    with track_queries(spark, links, at, address) as tracker:
+        assert tracker.wait_for("1", PATIENCE_S)
+        assert tracker.done() == ["0", "1"]
+        assert tracker.done() == []
+        checkpoint(tmp_path / "q", 1, {topic: 11})
+        assert tracker.wait_for("4", PATIENCE_S)
+        assert tracker.done() == ["2", "3", "4"]
+        assert tracker.why("9") == f"9: its end is not promised: no record with ends= was seen of it on topic {topic}"
+        assert tracker.why("x") == "x: nothing of it was seen"
+        assert not tracker.wait_for("9", 0.0)
+        status = tracker.status()
+        assert (status.open, status.unpromised, status.oldest) == (1, 1, (tracker.why("9"),))
+    with pytest.raises(FlowError, match="the tracker is stopped, and 9: its end is not promised"):
+        tracker.wait_for("9", 1)
+    with track_queries(spark, links, at, address) as tracker:
+        assert tracker.done() == []
+        (tmp_path / "q" / "commits" / "1").unlink()
+        with pytest.raises(FlowError, match=r"query 1 \(checkpoint .*/q\) has gone back from offset 11 to 5 on topic"):
+            tracker.wait_for("9", PATIENCE_S)
+        assert tracker.is_done("4")
+        assert "has gone back" in str(tracker.status().trouble)
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in admin.list_topics(timeout=30).topics)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    with pytest.raises(
+        QueueDamaged, match="ends at offset 0, and the ledger has read up to 11: it was deleted and mad"
+    ):
+        track_queries(spark, links, at, address)
+
+
+def test_what_is_refused(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    add_kafka(spark)
+    (one, two), address = new_topics(kafka_broker, [1, 1]), kafka_broker.address
+    by, at = field_of("order"), str(tmp_path / "tracker")
+    first = link(one, by=by, checkpoint=str(tmp_path / "one"), ends=F.lit(True))
+    second = link(two, by=by, checkpoint=str(tmp_path / "two"))
+
+    def refused(match: str, *links: Link, error: type[Exception] = FlowError, at: str = at, **more: Any) -> None:
+        with pytest.raises(error, match=match):
+            track_queries(spark, links, at, address, **more)
+
+    refused(r"needs links, in the order of the queries")
+    refused(rf"link 1 \(topic {two}\) says of no record that it is the last", second, first)
+    refused(
+        rf"link 2 \(topic {one}\) has ends=; only the first topic has markers",
+        link(two, by=by, checkpoint="x", ends=by == "1"),
+        first,
+    )
+    refused(rf"two links have the topic {one}; each query reads one topic", first, link(one, by=by, checkpoint="x"))
+    refused("two links have the checkpoint .*/one;", first, link(two, by=by, checkpoint=f"file:{tmp_path}/one"))
+    refused("is the checkpoint of a query; name a folder", first, at=str(tmp_path / "one"))
+    refused(
+        r"there is no topic nowhere at .*; create it", first, link("nowhere", by=by, checkpoint="x"), error=QueueError
+    )
+    refused(
+        rf"link 2 \(topic {two}\): by= does not fit what Kafka's source gives \(key, value, .*nothing",
+        first,
+        link(two, by=F.col("nothing"), checkpoint="x"),
+    )
+    refused(rf"link 1 \(topic {one}\): ends= is string; it is a condition", link(one, by=by, checkpoint="x", ends=by))
+    refused("the ledger runs as long as the tracker", first, trigger={"availableNow": True})
+    (tmp_path / "file").touch()
+    refused("is a file; name a folder", first, at=str(tmp_path / "file"), error=StateError)
+    checkpoint(tmp_path / "two", 0, {"other": 3})
+    refused(rf"query 2 \(checkpoint .*/two\) does not read topic {two}, but other", first, second)
+    (tmp_path / "two" / "state").mkdir()
+    refused("query 2 .* keeps state", first, second)
+    assert not Path(at).exists()
+    with pytest.raises(FlowError, match=r"link\('orders', ...\): by= is a column of Spark, such as .*; not 'order'"):
+        link("orders", by="order", checkpoint="x")  # type: ignore[arg-type]
+    with pytest.raises(FlowError, match=r"checkpoint= is the path of the checkpoint"):
+        link("orders", by=by, checkpoint="")
+
+
+# ------------------------------------------------------------- it takes minutes
+
+
+def child(script: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", script, *arguments], stderr=subprocess.DEVNULL)
+
+
+PACK = """
+import sys
+from headrace.spark.kafka import add_kafka
+from headrace.spark.session import local_session
+servers, priced, packed, checkpoint, sql = sys.argv[1:]
+spark = add_kafka(local_session("packed", cores=1))
+options = {"kafka.bootstrap.servers": servers, "subscribe": priced, "startingOffsets": "earliest"}
+read = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger="300").load()
+writer = spark.sql(sql, priced=read).writeStream.format("kafka").option("kafka.bootstrap.servers", servers)
+writer.option("topic", packed).option("checkpointLocation", checkpoint).start().awaitTermination()
+"""
+
+
+def end_of(broker: Broker, topic: str) -> int:
+    return sum(Topics([topic], broker.address, {}).ends([0])[0].values())
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_ten_thousand_orders_through_queries_that_stop_fail_and_are_killed(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    shop, orders = Shop(spark, kafka_broker, tmp_path, 3000), [Order(n) for n in range(10_000)]
+    witness = Witness(shop)
+    shop.start(0, 2)
+    for wave in range(4):
+        shop.order(orders[wave * 2500 : (wave + 1) * 2500])
+        with tracking(shop, on_done=witness) as tracker:
+            if wave % 2:
+                shop.fails_after_write = 2
+                for _ in range(2):
+                    shop.start(1)
+                    until(lambda: not shop.queries[1].isActive)
+            else:
+                told, written = len(witness.told), end_of(kafka_broker, shop.topics[2])
+                driver = child(PACK, kafka_broker.address, *shop.topics[1:], shop.checkpoint(1), PACKED)
+                try:
+                    until(lambda: end_of(kafka_broker, shop.topics[2]) > written + 2000)  # noqa: B023
+                    until(lambda: len(witness.told) > told)  # noqa: B023
+                finally:
+                    driver.kill()  # most likely in the middle of a batch
+                    driver.wait()
+            shop.stop(0, 2)
+            shop.start(0, 1, 2)
+            until(lambda: tracker.status().done > 2500 * wave + 500)  # noqa: B023
+        shop.stop(1)
+    shop.start(1)
+    with tracking(shop, on_done=witness) as tracker:
+        for order in orders:
+            assert tracker.wait_for(str(order.number), PATIENCE_S), tracker.why(str(order.number))
+        until(lambda: len(witness.told) == len(orders))
+        status = tracker.status()
+    shop.stop(0, 1, 2)
+    witness.check(orders)
+    assert sum(Counter(shop.processed).values()) > sum(order.rows for order in orders), "there were copies"
+    assert (status.open, status.done) == (0, len(orders))
+    assert (status.strangers.count, status.late.count, status.after_end.count) == (0, 0, 0)
+
+
+TRACK = """
+import sys, time
+from pyspark.sql import functions as F
+from headrace.spark.session import local_session
+from headrace.spark.tracked_queries import link, track_queries
+servers, at, out, topics, checkpoints = sys.argv[1:]
+spark = local_session("tracker", cores=1)
+field = lambda name: F.get_json_object(F.col("value").cast("string"), f"$.{name}")
+ends = [field("last") == "true", None, None]
+links = [
+    link(topic, by=field("order"), checkpoint=checkpoint, ends=end)
+    for topic, checkpoint, end in zip(topics.split(","), checkpoints.split(","), ends)
+]
+tracker = track_queries(spark, links, at, servers)
+with open(out, "a") as file:
+    while True:
+        for name in tracker.done():
+            print(name, file=file, flush=True)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_a_tracker_that_is_killed_goes_on_and_loses_nothing(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    shop, orders, out = Shop(spark, kafka_broker, tmp_path, 1000), [Order(n) for n in range(2000)], tmp_path / "told"
+    out.touch()
+    shop.start(0, 1, 2)
+    checkpoints = ",".join(shop.checkpoint(at) for at in range(3))
+    arguments = [kafka_broker.address, str(tmp_path / "tracker"), str(out), ",".join(shop.topics), checkpoints]
+    told: list[str] = []
+    for wave in range(5):
+        shop.order(orders[wave * 400 : (wave + 1) * 400])
+        before, tracker = len(told), child(TRACK, *arguments)
+        wanted = before + 50 + 70 * wave if wave < 4 else len(orders)
+        try:
+            until(lambda: len(set(out.read_text().split())) >= wanted)  # noqa: B023
+        finally:
+            tracker.kill()
+            tracker.wait()
+        told = out.read_text().split()
+        assert max(Counter(told[before:]).values()) == 1, "only what was given last before a crash is given again"
+    shop.stop(0, 1, 2)
+    assert sorted(map(int, set(told))) == [order.number for order in orders]
+    with tracking(shop) as tracker_now:
+        assert all(tracker_now.is_done(str(order.number)) for order in orders)
