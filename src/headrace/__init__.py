@@ -29,6 +29,7 @@ from headrace.flow.arrow_stages import from_arrow, to_arrow
 from headrace.flow.json_stages import from_json, to_json
 from headrace.flow.kafka_ends import kafka, kafka_queues
 from headrace.flow.operators import Stage
+from headrace.flow.pruned import PrunedStage
 from headrace.flow.queue_ends import Receiver, Sender, queue
 from headrace.flow.record_stages import side
 from headrace.flow.routing import broadcast, custom, forward, key, rebalance, rescale, shuffle
@@ -63,6 +64,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "ProgramInconsistent",
+    "PrunedStage",
     "QueryError",
     "QueueDamaged",
     "QueueError",

@@ -30,6 +30,11 @@ LINES = {
         "as the loop gives them: yes",
     ],
     "fraud_rules.py": ["card testing        : 12 stolen cards,   0 others"],
+    "friends_of_friends.py": [
+        "search 7 is complete: 86 people, 52 of them 4 steps away",
+        "20 searches, each as one by one: yes",
+        "with friends that are loaded: the same; kept in the end: 0",
+    ],
     "replay_arrival.py": [
         "   101  12:04      20            530                30  <- the late payment was not there yet"
     ],

@@ -2,21 +2,27 @@
 
 A search asks for all users within so many steps of one, from a user to those who follow them. In a flow it goes round
 in a loop: a message names a user, whose followers are looked up and become messages. Each look-up needs the followers
-of a user at hand: the caches here say how often they are not.
+of a user at hand: the caches here say how often they are not. `search` is the flow, and keeps them by tracking users.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.flow import routing
+from headrace.flow.builder import Flow, Stream
 from headrace.flow.hashing import hash_numbers
+from headrace.flow.pruned import PrunedStage
+from headrace.flow.substreams import whenever
 
 Ints = npt.NDArray[np.int64]
 
@@ -99,6 +105,80 @@ class Searches:
         numbers = np.arange(first, first + count, dtype=np.int64)
         depths = np.full(count, self.depth, np.int32)
         return pa.record_batch({"query": pa.array(numbers), "user": pa.array(users), "depth": pa.array(depths)})
+
+
+# ------------------------------------------------------------------------ search
+
+MESSAGES = pa.schema([("query", pa.int64()), ("user", pa.int64()), ("depth", pa.int32()), ("ahead", pa.bool_())])
+"""A search has come to a user, and may go `depth` steps further. `ahead`: it only says that it is about to."""
+VISITS = MESSAGES.append(pa.field("first", pa.bool_()))
+FOUND = pa.schema([("query", pa.int64()), ("user", pa.int64())])
+
+
+def named_user(batch: pa.RecordBatch) -> pa.Array:
+    """The user whose followers a message will ask for: none where the search goes no further."""
+    return pc.if_else(pc.greater(batch.column("depth"), 0), batch.column("user"), pa.scalar(None, pa.int64()))
+
+
+def asked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Searches as messages."""
+    columns = [batch.column(name) for name in ("query", "user", "depth")]
+    return pa.RecordBatch.from_arrays([*columns, pa.repeat(False, batch.num_rows)], schema=MESSAGES)
+
+
+def announced(batch: pa.RecordBatch) -> pa.RecordBatch:
+    going_on = batch.filter(pc.greater(batch.column("depth"), 0))
+    return going_on.set_column(3, MESSAGES.field(3), pa.repeat(True, going_on.num_rows))
+
+
+def visited(best: int | None, message: dict[str, Any]) -> Any:
+    """A search goes on from a user once, and again where it may go further than before."""
+    if best is not None and message["depth"] <= best:
+        return best, None
+    return message["depth"], {**message, "first": best is None}
+
+
+def going_on(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.greater(batch.column("depth"), 0)).select(MESSAGES.names)
+
+
+def new_users(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(batch.column("first")).select(FOUND.names)
+
+
+class Followers(PrunedStage):
+    """Sends searches on to the followers of a user. Those that are announced are loaded ahead."""
+
+    graph: ClassVar[FollowGraph]
+
+    def load(self, keys: Sequence[int]) -> list[Ints]:
+        return [self.graph.followers(user) for user in keys]
+
+    def on_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.kept.refer(batch.filter(batch.column("ahead")).column("user").to_pylist())
+        come = batch.filter(pc.invert(batch.column("ahead")))
+        followers = self.kept.use(come.column("user").to_pylist())
+        rows = pa.array(np.repeat(np.arange(come.num_rows), [len(each) for each in followers]))
+        users = pa.array(np.concatenate([*followers, np.empty(0, np.int64)]))
+        depths = pc.subtract(come.column("depth").take(rows), pa.scalar(1, pa.int32()))
+        columns = [come.column("query").take(rows), users, depths, pa.repeat(False, len(users))]
+        return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def search(flow: Flow, queries: Stream, followers: type[Followers], tasks: int = 1, agents: int = 1) -> Stream:
+    """The users that each search finds, `query` and `user`, each once. `queries` are as `Searches` makes them.
+
+    Messages go round: each is announced to the task that has the followers of its user, and goes there itself if the
+    search has not been at this user before. That task keeps followers for as long as any message names their user.
+    """
+    visit = flow.loop("visit", flow.stage("asked", asked, queries), parallelism=tasks, route=routing.key("query"))
+    ahead = flow.stage("ahead", announced, visit)
+    visits = flow.keyed("visited", visited, visit, by=("query", "user"), parallelism=tasks, schema=VISITS)
+    come = flow.stage("going-on", going_on, visits)
+    named = [stream.tracked(by=named_user, ends=whenever(), agents=agents, flush_s=0.005) for stream in (ahead, come)]
+    sent = flow.stage("followers", followers, *named, parallelism=tasks, route=routing.key("user"))
+    visit.back(sent)
+    return flow.stage("found", new_users, visits)
 
 
 # ------------------------------------------------------------------------ caches

@@ -274,6 +274,9 @@ class _OwnState(Operator):
     def ended(self, substream: Any) -> Outputs:
         return self._called(lambda: self._stage.on_ended(substream), None)
 
+    def report(self) -> Mapping[str, Any] | None:
+        return self._stage.report()
+
     def _called(self, call: Callable[[], Any], batch: pa.RecordBatch | None) -> Outputs:
         try:
             given = call()

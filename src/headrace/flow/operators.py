@@ -86,6 +86,10 @@ class Stage(ABC):
 
     _holds: Holds | None = None
 
+    def report(self) -> Mapping[str, Any] | None:
+        """What is to be known of it, as plain values: in the status of its task."""
+        return None
+
     def snapshot(self) -> Any:
         """Everything needed to go on after the last batch, as plain values; None for nothing."""
         return None

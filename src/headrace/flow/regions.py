@@ -269,6 +269,8 @@ class Region:
     """By vertex: the number of its point."""
     number_of: Mapping[str, int]
     """By task: the number under which it reports."""
+    waits_for_itself: frozenset[str]
+    """Readers in a loop: what they hold would keep their own ends from them."""
     passing: frozenset[str]
     """Vertices that give one record for each, to one other: a record keeps its token, and they have nothing to tell."""
 
@@ -290,6 +292,10 @@ def region_of(plan: Plan) -> Region | None:
         name: frozenset().union(*(leads[n] for n in follows[name]), [k for k, of in enumerate(own) if of == name])
         for name in vertices
     }
+    # A reader in a loop leads to itself: its own end does not wait for what it has yet to give at that end.
+    readers = {name: k for k, name in enumerate(names) if own[k] is None}
+    looping = frozenset(name for name, k in readers.items() if k in held[name])
+    held = {name: each - {readers[name]} if name in looping else each for name, each in held.items()}
     groups = {
         each: number for number, each in enumerate(dict.fromkeys([*leads.values(), *filter(None, held.values())]))
     }
@@ -314,8 +320,9 @@ def region_of(plan: Plan) -> Region | None:
         stage.tracked,
         {name: groups[leads[name]] for name in vertices},
         {name: groups.get(held[name], -1) if held[name] else -1 for name in vertices},
-        {name: k for k, name in enumerate(names) if own[k] is None},
+        readers,
         {task.name: number for number, task in enumerate(tasks)},
+        looping,
         # Where any stage may begin a substream, one that gives one record for each may do so, too.
         frozenset(
             name

@@ -39,12 +39,14 @@ class TaskTracking:
         head = plan.graph.node(vertex)
         self.is_source = head.source is not None
         self._opens = self.is_source and opens_at(head, region.tracked)
+        # Where an end is for now only, a reader holds nothing by itself: in a loop it would wait for itself.
+        self._is_for_now = region.tracking.mode == Mode.WHENEVER
         self.table = LocalTable(
             region.tracked.meaning(),
             region.tracking.groups,
             held,
             self.number + 1,
-            holds_all=self.reader is not None and held >= 0,
+            holds_all=self.reader is not None and held >= 0 and not self._is_for_now,
             forgets=self.is_source,
         )
         self.holds = held >= 0
@@ -144,6 +146,11 @@ class TaskTracking:
         return key_tokens((place << 20) + index, [columns.numbers(batch, n) for n in self._plan.carried.keys.names])
 
     def hold(self, labels: Sequence[Any]) -> None:
+        if self._task.vertex.name in self._region.waits_for_itself:
+            raise FlowError(
+                f"stage {self._task.vertex.name} is in a loop and is told of ends: what it holds may come back to it, "
+                f"and it cannot wait for itself; let another stage hold, or be told"
+            )
         self._held(labels, self.table.hold, "holds back")
 
     def release(self, labels: Sequence[Any]) -> None:
@@ -164,7 +171,7 @@ class TaskTracking:
 
     def ended(self, ids: Words) -> None:
         """Substreams have ended here, and what the task had to give for them it has given."""
-        if not self.holds:
+        if not self.holds or self._is_for_now:
             return
         self._folded()
         rows = self.table.held(ids)

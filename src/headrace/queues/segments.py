@@ -181,8 +181,8 @@ class QueueFiles:
             raise QueueError(f"queues at {self.folder.parent}: queue {self.name} has been deleted")
         if not os.fstat(self._fd).st_nlink:
             raise QueueError(
-                f"queues at {self.folder.parent}: the files of queue {self.name} are gone, while it is in use: somebody "
-                f"removed its folder; put it back from a copy, or start the flow anew under another name"
+                f"queues at {self.folder.parent}: the files of queue {self.name} are gone, while it is in use: "
+                f"somebody removed its folder; put it back from a copy, or start the flow anew under another name"
             )
 
     def check_open(self) -> None:

@@ -18,10 +18,9 @@ _RECEIVED, _SENT, _OPENED, _OPENED_AND_SENT, _HELD, _RELEASED, _LATER = range(7)
 def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, anywhere: Any, numbers: Any, flags: Any) -> Any:
     """When a row changed last, and what is wrong with it. Records of a run end at step `stop`."""
     broken = 0
-    if kind == _SENT and (numbers[row, 0] > start or numbers[row, 3] > 0):
-        return 0  # what was given in this run, or is held, may be sent
-    if kind == _SENT and not anywhere:
-        return 1
+    if kind == _SENT and not anywhere and numbers[row, 3] == 0:
+        # What was given in this run may be sent, and came of it.
+        return 1 if numbers[row, 0] <= start else 0
     if (kind in (_OPENED, _OPENED_AND_SENT)) and flags[row, 0] == 1:
         broken = 2
     if kind == _RELEASED and numbers[row, 3] == 0:

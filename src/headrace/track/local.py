@@ -249,8 +249,8 @@ class LocalTable:
         self._due = np.concatenate([self._due, due[: results[0]]])
         kinds = np.repeat(pieces[:, 0], pieces[:, 3])
         new = born[: results[1]]
-        if not self._meaning.opens_anywhere:
-            new = new[(kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)]
+        begun = (kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)
+        new = new[begun | (kinds[new] == Note.SENT)] if self._meaning.opens_anywhere else new[begun]
         if len(new):
             born_labels = labels.take(pa.array(new))
             self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))

@@ -255,6 +255,24 @@ def test_without_promises_any_stage_may_begin_a_substream() -> None:
     assert None not in found
 
 
+def test_a_reader_in_a_loop_does_not_wait_for_itself() -> None:
+    class Round(Counts):
+        def on_batch(self, batch: pa.RecordBatch) -> Any:
+            super().on_batch(batch)
+            again = pc.less(batch.column("n"), 100)
+            later = batch.filter(again).set_column(0, "n", pc.add(batch.filter(again).column("n"), 100))
+            return {"back": later, "": batch.filter(pc.invert(again))}
+
+    flow = Flow("f")
+    loop = flow.loop("again", flow.source("s", numbers()))
+    tracked = loop.tracked(by="x", ends=hr.marker("last"))
+    step = flow.stage("step", Round, tracked, sides={"back": SCHEMA}, parallelism=1, route=hr.rebalance())
+    loop.back(step.side("back"), route=hr.rebalance())
+    flow.sink("out", step, CALL)
+    found = run_sequentially(flow.graph(), 5)["out"].to_pylist()
+    assert sorted((record["x"], record["n"]) for record in found if record["n"] < 100) == [(0, 8), (1, 8), (2, 8)]
+
+
 def test_what_runs_is_explained() -> None:
     flow = Flow("orders")
     stream = flow.source("lines", numbers())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.flow.substreams import Tracked, ids_of, marker, rising
+from headrace.flow.substreams import Tracked, ids_of, marker, rising, whenever
 from headrace.track import local
 from headrace.track.local import Broken, LocalTable, Note
 from headrace.track.tokens import key_tokens, tokens_from
@@ -116,6 +116,32 @@ def test_what_came_in_an_earlier_run_cannot_be_sent_unless_it_is_held() -> None:
     table.note(Note.SENT, batch([1]), 4, 1, 0, 2)
     with pytest.raises(Broken):
         table.fold()
+
+
+def test_what_is_sent_while_it_is_held_is_news() -> None:
+    """It may be sent because of another record: a report that has it is newer than the last one."""
+    table = LocalTable(MEANING, 1, hold_group=0)
+    table.steps = 1
+    table.note(Note.RECEIVED, batch([1]), 3, 0, 0, 0)
+    table.hold(ids_of(pa.array([1])), 0)
+    assert table.said().at.tolist() == [1]
+    table.steps = 5
+    table.note(Note.RECEIVED, batch([2, 2, 2, 2]), 3, 1, 0, 1)
+    table.note(Note.SENT, batch([1]), 4, 0, 0, 1)
+    table.fold()
+    said = table.said()
+    assert dict(zip(said.ids.tolist(), said.at.tolist(), strict=True))[word(1)] == 5
+
+
+def test_where_any_record_may_begin_a_substream_what_is_sent_is_news() -> None:
+    """Of w comes a v: in a run with both it must not look as old as the v that came."""
+    table = LocalTable(Tracked("x", whenever()).meaning(), 1)
+    table.steps = 2
+    table.note(Note.RECEIVED, batch([1, 2]), 7, 0, 0, 0)
+    table.note(Note.SENT, batch([1]), 9, 0, 0, 0)
+    table.fold()
+    said = table.said()
+    assert dict(zip(said.ids.tolist(), said.at.tolist(), strict=True)) == {word(1): 2, word(2): 2}
 
 
 def test_releasing_more_often_than_holding_is_broken() -> None:
