@@ -16,12 +16,12 @@ from headrace.measure.count_leaf import CountLeaf
 from headrace.measure.definition import Definition
 from headrace.measure.events import EventEncoder
 from headrace.measure.functions import FUNCTIONS, aggregator_of
-from headrace.model.jit import Ints
 from headrace.measure.keys import BytesIndex
 from headrace.measure.leaf import Batch
 from headrace.measure.plan import Leaf
 from headrace.measure.steps import ADD, ANSWER, INSERT, REMOVE, REWIND, Steps
 from headrace.measure.words import Words, to_words
+from headrace.model.jit import Ints
 from headrace.state.ragged import Ragged
 from headrace.state.tables import Tables
 from headrace.testing.compare import assert_same_answers
