@@ -82,8 +82,16 @@ def measured(spark: SparkSession, path: str) -> pa.Table:
     return run(spark, TEXT, path, partitions=2)
 
 
+@pytest.mark.chaos
 def test_every_aggregation_over_three_windows_equals_duckdb(table: pa.Table, measured: pa.Table) -> None:
     assert_same_answers(measured, by_id(duckdb_table(TEXT, table, time="ts")), ulps=ulps_of(TEXT))
+
+
+def test_on_a_fifth_every_aggregation_over_three_windows_equals_duckdb(
+    table: pa.Table, measured_part: pa.Table
+) -> None:
+    expected = by_id(duckdb_table(TEXT, table.slice(0, PAYMENTS // 5), time="ts"))
+    assert_same_answers(measured_part, expected, ulps=ulps_of(TEXT))
 
 
 def test_chosen_rows_equal_the_definition(table: pa.Table, measured: pa.Table) -> None:
