@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headrace as hr
-from headrace.flow.pruned import PrunedStage
 
 PEOPLE = 500
 STEPS = 4
@@ -75,7 +74,7 @@ def draw(out: str, searches: int, rate: float = 20.0) -> hr.Flow:
     return flow
 
 
-class Visit(PrunedStage):
+class Visit(hr.PrunedStage):
     """As `visit`, with friends that are loaded. None is kept that no record on the way will ask for."""
 
     def load(self, people: Sequence[int]) -> list[list[int]]:

@@ -26,6 +26,7 @@ from headrace.errors import (
     SubstreamBroken,
 )
 from headrace.flow.arrow_stages import from_arrow, to_arrow
+from headrace.flow.epochs import snapshotted, starting_from, state_at, whole_epochs
 from headrace.flow.json_stages import from_json, to_json
 from headrace.flow.kafka_ends import kafka, kafka_queues
 from headrace.flow.operators import Stage
@@ -36,6 +37,7 @@ from headrace.flow.routing import broadcast, custom, forward, key, rebalance, re
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate, parquet_files, rate
 from headrace.flow.substreams import marker, rising, whenever, windows
+from headrace.flow.window_join import window_join
 from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 from headrace.spark.ordered_query import order_query
@@ -102,10 +104,15 @@ __all__ = [
     "rising",
     "shuffle",
     "side",
+    "snapshotted",
+    "starting_from",
+    "state_at",
     "synchronize",
     "to_arrow",
     "to_json",
     "track_queries",
     "whenever",
+    "whole_epochs",
+    "window_join",
     "windows",
 ]

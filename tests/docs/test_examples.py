@@ -18,10 +18,20 @@ PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 
 LINES = {
+    "auctions_joined.py": [
+        "4000 events, 5 windows, 206 who entered and opened an auction, such as",
+        "  00:00:00  1000  Saul Shultz",
+        "as a query over all events gives them: yes",
+    ],
     "changes_in_order.py": [
         "2000 changes, 0 refused; 166 orders are left, such as",
         "as if applied one by one: yes",
         "without ordered(), changes are refused: yes",
+    ],
+    "epoch_snapshots.py": [
+        "3000 payments, 6 days, 30 states of 5 tasks",
+        "  day 2: 7457.50 in 97 accounts, 7457.50 in 5 countries",
+        "the same when it starts from the evening of day 2: yes",
     ],
     "first_metric.py": ["|  5|2026-03-03 12:05:00| ann| 60.00|  3|85.00|"],
     "fraud_model.py": [

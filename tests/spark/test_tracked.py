@@ -82,7 +82,11 @@ def test_why_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
     flow.sink("told", flow.ends("ends", tracked), hr.callback(same))
     job = flow.start(spark, tmp_path / "at", workers=2)
     try:
-        tracker = lambda: job.status()["tasks"].get("tracker.0", {}).get("stages", {}).get("tracker", {})  # noqa: E731
+
+        def tracker() -> dict[str, Any]:
+            found: dict[str, Any] = job.status()["tasks"].get("tracker.0", {}).get("stages", {}).get("tracker", {})
+            return found
+
         until(lambda: tracker().get("open", 0) > 10)
         assert job.why(3).startswith("n 3: its end is not promised by clock.0")
         assert tracker()["waits_for"] == ["source clock.0 has not ended, nor promised all"]

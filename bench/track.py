@@ -1,0 +1,401 @@
+"""When substreams have ended: the tracker beside punctuations, on RR-N, the workload of the trAcker paper.
+
+RR-N: N steps that do nothing, one task of each on every worker, each step shares records out in turn. The last record
+of a substream says so. Who has to know of its end:
+
+- *punctuations*: every task sends one to all tasks of the next step when it has it from all before it;
+- *reports of every step*: `.tracked()`, where all tasks report what they sent and received, as in the paper, and each
+  worker sends what its tasks say in one frame (the paper's local agent; `flush_s` is 5 ms);
+- *tokens passed on*: the same with steps that are `one_to_one`: records keep their tokens, and steps tell nothing.
+
+Messages and latencies are of clusters that are not here: the real workers in virtual time
+(`bench/support/virtual_cluster.py`), where each thing costs the time of the processor that it just took. Every run
+fails unless all records came and each task of the last step was told of each end once.
+
+Throughput is measured on Spark, on this machine, and how latency grows with the rate in virtual time again.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from pyspark import cloudpickle
+
+import headrace as hr
+from bench.harness import Bench, Chart, Target
+from bench.support import punctuations
+from bench.support.punctuations import Ints, RoundRobin, System, ints
+from bench.support.virtual_costs import Costs, calibrated
+from headrace.flow.builder import Stream
+from headrace.spark.session import local_session
+
+NAMES: Final[dict[System, str]] = {
+    "none": "untracked",
+    "punctuations": "punctuations",
+    "tracked": "Headrace, reports of every step",
+    "passed on": "Headrace, tokens passed on",
+}
+SUFFIXES: Final[dict[System, str]] = {"punctuations": "_punctuations", "tracked": "", "passed on": "_passing"}
+RECORDS_A_SECOND: Final = "records/s"
+MESSAGES: Final = "messages"
+ITEMS: Final = 50_000
+"""Of the paper's runs: messages are counted in fewer, and given for so many."""
+FORGET_EVERY: Final = 256
+"""After so many ended substreams all tasks are told to forget them."""
+NOTES: Final = (
+    "Counting rule: a frame to a task that exists only for tracking is a message. Those are frames of punctuations "
+    "(a frame with punctuations of several substreams is one), frames of reports, and frames of notices, with those "
+    f"that tell tasks to forget: one for each task, every {FORGET_EVERY} substreams, reckoned where a run is shorter. "
+    "What goes with the end of the flow is left out for all alike: END frames, last reports, probes. Notices once a "
+    "worker: the last step has one task on each, so only those to forget get fewer.",
+    "Only the last step wants to know. Punctuations have to go through all tasks for that; "
+    "messages_saved_if_all_tasks_were_told has a notice for every task of every step instead.",
+    f"Scaled: messages and notifications are of 2 to 100 substreams of each run, not of {ITEMS:,} items; one run for "
+    "each point. Latencies are from when the source had sent the last record of a substream on, until a task of the "
+    "last step had been told; the way of that record is in it, step by step.",
+)
+DEFAULTS: Final = {"steps": 30, "workers": 15, "granularity": 10}
+TRAFFIC: Final = {
+    axis: Chart(f"Messages for {ITEMS:,} items, by {axis}", axis, MESSAGES, axis != "workers", True)
+    for axis in DEFAULTS
+}
+LATENCY: Final = {
+    axis: Chart(f"From promise to notice, median, by {axis}", axis, "virtual ms", axis != "workers", axis != "workers")
+    for axis in DEFAULTS
+}
+BY_RATE: Final = Chart(
+    "Median latency of records by rate, for 1 or 10 a substream", "items/s", "virtual ms", True, True
+)
+BY_GRAIN: Final = Chart("On Spark: throughput by granularity", "granularity", RECORDS_A_SECOND, True)
+RATED: Final = (8, 4)
+"""Steps and workers of what is run at rising rates; the paper has 30 and 20."""
+KNEE: Final = 5.0
+"""Latency has started to grow where its median is so many times that of the untracked flow at the lowest rate."""
+GROWS: Final = 1.5
+"""A system falls behind where the last quarter of records is so many times as late as the second one, and by more than
+a third of the run."""
+STEPS: Final = 6
+"""On Spark."""
+WARM: Final = 2
+SINES: Final = 30
+"""Of each record, in each step: the work of the paper of Conflux, about 1000 cycles."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a run does; the steps of its progress bar follow from it."""
+
+    sweeps: dict[str, Sequence[int]]
+    told: dict[System, int]
+    """How many substreams are run at the defaults; fewer where they take longer."""
+    rates: Sequence[int]
+    rate_s: float
+    """Virtual seconds of each rate."""
+    rate_grains: Sequence[int]
+    records: int
+    """On Spark; a quarter of them where each is a substream."""
+    grains: Sequence[int]
+    rounds: int
+
+    @property
+    def raced(self) -> list[tuple[System, int]]:
+        """What is run at rising rates."""
+        tracking: tuple[System, ...] = ("tracked", "passed on", "punctuations")
+        return [("none", 10), *((system, grain) for system in tracking for grain in self.rate_grains)]
+
+    @property
+    def runs(self) -> list[tuple[System, int, int]]:
+        """What is run on Spark: system, granularity, work of a step."""
+        tracking: tuple[System, ...] = ("passed on", "tracked")
+        found = [(system, grain, 0) for system in tracking for grain in self.grains]
+        return [("none", 0, 0), *found, ("none", 0, SINES), ("passed on", 10, SINES), ("tracked", 10, SINES)]
+
+    @property
+    def steps(self) -> int:
+        """Of the progress bar."""
+        virtual = 1 + len(NAMES) + 3 * (len(self.places) + 1)
+        return virtual + len(self.raced) * len(self.rates) + len(self.runs) * (WARM + self.rounds)
+
+    @property
+    def places(self) -> list[dict[str, int]]:
+        """The defaults, and what differs from them in one thing."""
+        swept = [DEFAULTS | {axis: value} for axis, values in self.sweeps.items() for value in values]
+        return [DEFAULTS, *(place for place in swept if place != DEFAULTS)]
+
+
+FULL: Final = Sizes(
+    {"steps": (10, 30, 100), "workers": (10, 15, 20), "granularity": (1, 10, 100)},
+    {"punctuations": 4, "tracked": 12, "passed on": 12},
+    (200, 1_000, 2_000, 5_000, 20_000, 100_000, 400_000), 0.3, (1, 10), 1_000_000, (1, 10, 100, 1000), 3,
+)  # fmt: skip
+QUICK: Final = Sizes(
+    {"steps": (10, 30), "workers": (10, 15), "granularity": (1, 10)},
+    {"punctuations": 2, "tracked": 4, "passed on": 4},
+    (2_000, 60_000), 0.1, (10,), 200_000, (10, 100), 1,
+)  # fmt: skip
+
+
+def substreams(sizes: Sizes, system: System, place: dict[str, int]) -> int:
+    """So that no run takes much longer than that of the defaults."""
+    by_steps = {10: 1.0, 30: 1.0, 100: 0.5}[place["steps"]]
+    by_grain = {1: 3.0 if system == "punctuations" else 8.0, 10: 1.0, 100: 0.25 if system != "punctuations" else 0.5}
+    return max(2, round(sizes.told[system] * by_steps * by_grain[place["granularity"]]))
+
+
+# ----------------------------------------------------- messages, and notifications
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of one system at one place, for each substream."""
+
+    reports: float
+    """Frames to the tracker; of punctuations, all there are."""
+    notices: float
+    forgotten: float
+    ms: Sequence[float]
+    """From promise to notice: p50 and p99."""
+    after_ms: float
+    """From the last record to the notice: p50."""
+    busy: float
+    """The share of its time that the busiest worker was busy."""
+
+    @property
+    def messages(self) -> float:
+        return self.reports + self.notices + self.forgotten
+
+
+def look(system: System, place: dict[str, int], count: int, costs: Costs, is_real: bool = True) -> Seen:
+    grain = place["granularity"]
+    rr = RoundRobin(system, place["steps"], place["workers"], grain, count * grain)
+    cluster = rr.run(costs, is_real=is_real)
+    frames, ms = cluster.tally.service_frames, rr.notification_ms(cluster)
+    # Runs are too short for it: a frame to each task of a step, every so often.
+    forgotten = rr.steps * rr.workers / FORGET_EVERY if rr.is_tracked else 0.0
+    return Seen(
+        (frames["reports"] + frames["punctuations"]) / count,
+        frames["notices"] / count,
+        forgotten,
+        [float(np.percentile(ms, share)) for share in (50, 99)],
+        float(np.median(rr.after_records_ms(cluster))),
+        max(cluster.busy),
+    )
+
+
+def virtual(bench: Bench, sizes: Sizes, costs: Costs) -> None:
+    found: dict[System, list[Seen]] = {system: [] for system in SUFFIXES}
+    for place in sizes.places:
+        for system in SUFFIXES:
+            count = substreams(sizes, system, place)
+            what = ", ".join(f"{axis} {value}" for axis, value in place.items())
+            with bench.step(f"{NAMES[system]}, {what}, {count} substreams"):
+                seen = look(system, place, count, costs)
+            found[system].append(seen)
+            tell(bench, system, place, seen)
+            if seen.busy > 0.9:
+                bench.note(f"{NAMES[system]}, {what}: a worker was busy {seen.busy:.0%} of the time, and falls behind")
+    for axis, values in sizes.sweeps.items():
+        for system, seens in found.items():
+            along = [seens[sizes.places.index(DEFAULTS | {axis: value})] for value in values]
+            grains = [value if axis == "granularity" else DEFAULTS["granularity"] for value in values]
+            points = [ITEMS / grain * seen.messages for grain, seen in zip(grains, along, strict=True)]
+            bench.curve(TRAFFIC[axis], NAMES[system], list(zip(values, points, strict=True)))
+            medians = [seen.ms[0] for seen in along]
+            bench.curve(LATENCY[axis], NAMES[system], list(zip(values, medians, strict=True)))
+            bench.ratio(f"latency_over_{axis}{SUFFIXES[system]}", max(medians) / min(medians))
+            if system == "tracked" and axis == "steps":
+                after = [seen.after_ms for seen in along]
+                bench.ratio("latency_after_last_record_over_steps", max(after) / min(after))
+    at_defaults(bench, {system: seens[0] for system, seens in found.items()}, sizes, costs)
+
+
+def tell(bench: Bench, system: System, place: dict[str, int], seen: Seen) -> None:
+    changed = [f"{axis} {value}" for axis, value in place.items() if value != DEFAULTS[axis]]
+    what, name = ", ".join(changed) or "defaults", NAMES[system]
+    bench.figure(name, what, ITEMS / place["granularity"] * seen.messages, f"{MESSAGES} for {ITEMS:,} items")
+    if system != "punctuations":
+        once = seen.messages - seen.forgotten * (1 - 1 / place["steps"])
+        bench.figure(name, what, ITEMS / place["granularity"] * once, f"{MESSAGES}, notices once a worker")
+    bench.figure(name, what, seen.ms[0], "virtual ms, p50")
+    bench.figure(name, what, seen.ms[1], "virtual ms, p99")
+    bench.figure(name, what, seen.after_ms, "virtual ms after the last record, p50")
+
+
+def at_defaults(bench: Bench, seen: dict[System, Seen], sizes: Sizes, costs: Costs) -> None:
+    theirs, ours = seen["punctuations"], seen["tracked"]
+    for system in ("tracked", "passed on"):
+        bench.ratio(f"messages_saved{SUFFIXES[system]}", theirs.messages / seen[system].messages)
+    tasks = DEFAULTS["steps"] * DEFAULTS["workers"]
+    bench.ratio("messages_saved_if_all_tasks_were_told", theirs.messages / (ours.reports + tasks + ours.forgotten))
+    bench.ratio("latency_over_punctuations", ours.ms[0] / theirs.ms[0])
+    bench.say(
+        f"For each substream: punctuations {theirs.messages:,.0f}; reports {ours.reports:.1f} + notices "
+        f"{ours.notices:.1f} + to forget {ours.forgotten:.2f}, and with tokens passed on reports "
+        f"{seen['passed on'].reports:.1f}"
+    )
+    free = {}
+    for system in SUFFIXES:
+        with bench.step(f"{NAMES[system]}, where only frames cost"):
+            free[system] = look(system, DEFAULTS, substreams(sizes, system, DEFAULTS), costs, is_real=False)
+        bench.figure(NAMES[system], "defaults", free[system].ms[0], "virtual ms, p50, if only frames cost")
+    bench.ratio("latency_over_punctuations_if_only_frames_cost", free["tracked"].ms[0] / free["punctuations"].ms[0])
+
+
+# --------------------------------------------------------------- latency by rate
+
+
+def by_rate(bench: Bench, sizes: Sizes, costs: Costs) -> None:
+    """At rising rates, until one is too much: the knee is where latency starts to grow; later a system falls behind."""
+    at_ease = 0.0
+    for system, grain in sizes.raced:
+        name = NAMES[system] + (f", {grain}" if system != "none" else "")
+        points: list[tuple[float, float]] = []
+        knee = kept = 0
+        for rate in sizes.rates:
+            with bench.step(f"{name}, {rate:,} items/s"):
+                rr = RoundRobin(system, *RATED, grain, int(rate * sizes.rate_s), rate, as_records=True)
+                ms = rr.record_ms(rr.run(costs, is_real=True))
+            median = float(np.median(ms))
+            at_ease = at_ease or median
+            points.append((rate, median))
+            _, second, _, last = (float(np.median(part)) for part in np.array_split(ms, 4))
+            if last > max(GROWS * second, 1e3 * sizes.rate_s / 3):
+                break
+            knee, kept = rate if median <= KNEE * at_ease else knee, rate
+        bench.curve(BY_RATE, name, points)
+        bench.figure(name, "knee of the median latency", knee, "items/s, virtual")
+        bench.figure(name, "kept up with", kept, "items/s, virtual")
+
+
+# ---------------------------------------------------------------------- on Spark
+
+
+@dataclass(frozen=True)
+class Bulk(RoundRobin):
+    """As fast as it goes, on Spark; what came and what ended is written down."""
+
+    folder: str = ""
+    sines: int = 0
+
+    def begun(self, flow: hr.Flow) -> Stream:
+        return flow.source("items", hr.generate(self.numbered, self.records))
+
+    def numbered(self, first: int, count: int) -> pa.RecordBatch:
+        if first == 0 and count:
+            (Path(self.folder) / "began").write_text(str(time.time_ns()))
+        numbers: Ints = np.arange(first, first + count, dtype=np.int64)
+        is_last = (numbers % self.granularity == self.granularity - 1) | (numbers == self.records - 1)
+        return pa.record_batch({"n": numbers, "substream": numbers // self.granularity, "last": is_last})
+
+    def step(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = ints(batch, "n").astype(np.float64) if self.sines else np.zeros(0)
+        for _ in range(self.sines):
+            np.sin(values, out=values)
+        return batch
+
+    def came(self, batch: pa.RecordBatch) -> None:
+        numbers = ints(batch, "n")
+        row = np.array([time.time_ns(), len(numbers), numbers.sum(), (numbers * numbers).sum()], np.int64)
+        with (Path(self.folder) / "came").open("ab") as out:
+            out.write(row.tobytes())
+
+    def ended(self, batch: pa.RecordBatch) -> None:
+        with (Path(self.folder) / "ended").open("ab") as out:
+            out.write(ints(batch, "substream").tobytes())
+        (Path(self.folder) / "told").write_text(str(time.time_ns()))
+
+    def records_a_second(self, spark: Any) -> float:
+        """From the first record made until all had come, and all ends were told. Raises RuntimeError if not so."""
+        self.flow().start(spark, self.folder, workers=self.workers).wait()
+        folder, numbers = Path(self.folder), np.arange(self.records)
+        began, came = int((folder / "began").read_text()), np.fromfile(folder / "came", np.int64).reshape(-1, 4)
+        if came[:, 1:].sum(axis=0).tolist() != [len(numbers), numbers.sum(), (numbers * numbers).sum()]:
+            raise RuntimeError(f"{came[:, 1].sum():,} records came of {self.records:,}, or others")
+        last = int(came[:, 0].max())
+        if self.is_tracked:
+            told = np.fromfile(folder / "ended", np.int64)
+            if not np.array_equal(np.sort(told), np.arange(self.substreams)):
+                raise RuntimeError(f"{len(told):,} ends were told, of {self.substreams:,} substreams")
+            last = max(last, int((folder / "told").read_text()))
+        return self.records / (last - began) * 1e9
+
+
+def on_spark(bench: Bench, sizes: Sizes) -> None:
+    spark = local_session(cores=3)
+    found: dict[tuple[System, int, int], list[float]] = {run: [] for run in sizes.runs}
+    for number in range(-WARM, sizes.rounds):
+        for system, grain, sines in sizes.runs:
+            records = sizes.records // (10 if number < 0 else 4 if grain == 1 else 1)
+            name = NAMES[system] + (f", granularity {grain}" if grain else "") + (", with work" if sines else "")
+            which = "to warm up" if number < 0 else f"run {number + 1} of {sizes.rounds}"
+            with bench.step(f"Spark: {name}, {which}"), tempfile.TemporaryDirectory() as folder:
+                bulk = Bulk(system, STEPS, 2, grain or 1, records, as_records=True, folder=folder, sines=sines)
+                rate = bulk.records_a_second(spark)
+            if number >= 0:
+                found[system, grain, sines].append(rate)
+                bench.timed(f"{name}, {which}, {records:,} records", records / rate)
+    spark.stop()
+    rates = {run: float(np.median(each)) for run, each in found.items()}
+    for (system, grain, sines), rate in rates.items():
+        what = (f", granularity {grain}" if grain else "") + (", with work" if sines else "")
+        bench.figure(NAMES[system], f"Spark{what}", rate, RECORDS_A_SECOND)
+    bench.curve(BY_GRAIN, NAMES["none"], [(grain, rates["none", 0, 0]) for grain in sizes.grains])
+    for system in ("tracked", "passed on"):
+        bench.curve(BY_GRAIN, NAMES[system], [(grain, rates[system, grain, 0]) for grain in sizes.grains])
+    for (system, grain, sines), rate in rates.items():
+        if system != "none":
+            bench.ratio(kept_name(system, grain, sines), rate / rates["none", 0, sines])
+
+
+def kept_name(system: System, grain: int, sines: int) -> str:
+    """The one with a target is `throughput_kept`."""
+    every = "_every_step_reports" if system == "tracked" else ""
+    return f"throughput_kept{every}" + (f"_{grain}" if grain != 10 else "") + ("_with_work" if sines else "")
+
+
+# -------------------------------------------------------------------------- main
+
+
+def main() -> None:
+    bench = Bench(
+        "track",
+        "Ends of substreams: the tracker beside punctuations",
+        targets=[Target("messages_saved", at_least=30.0), Target("throughput_kept", at_least=0.95)],
+    )
+    sizes, before = QUICK if bench.quick else FULL, f"{psutil.getloadavg()[0]:.1f}"
+    bench.set(
+        **DEFAULTS, items_a_second=100, flush_ms=5, substreams=sizes.told, rate_steps=RATED[0], rate_workers=RATED[1],
+        rate_seconds=sizes.rate_s, spark_steps=STEPS, spark_workers=2, spark_records=sizes.records,
+        spark_rounds=sizes.rounds,
+    )  # fmt: skip
+    # The workers know no package bench.
+    cloudpickle.register_pickle_by_value(punctuations)  # type: ignore[no-untyped-call]
+    with bench.running(steps=sizes.steps):
+        for text in NOTES:
+            bench.note(text)
+        with bench.step("what frames cost here"):
+            costs = calibrated()
+        for system in NAMES:
+            with bench.step(f"{NAMES[system]}, to warm up"):
+                RoundRobin(system, 3, 2, records=40).run(costs, is_real=True)
+        virtual(bench, sizes, costs)
+        by_rate(bench, sizes, costs)
+        on_spark(bench, sizes)
+    after = f"{psutil.getloadavg()[0]:.1f}"
+    bench.note(f"Processes that wanted one of {psutil.cpu_count()} cores: {before} before the run, {after} after it.")
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()
