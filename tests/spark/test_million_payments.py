@@ -94,9 +94,12 @@ def test_on_a_fifth_every_aggregation_over_three_windows_equals_duckdb(
     assert_same_answers(measured_part, expected, ulps=ulps_of(TEXT))
 
 
-def test_chosen_rows_equal_the_definition(table: pa.Table, measured: pa.Table) -> None:
-    rows = np.random.default_rng(6).choice(PAYMENTS, 100, replace=False)
-    chosen = measured.take(pa.array(np.asarray(table.column("id"))[rows]))
+def test_chosen_rows_equal_the_definition(table: pa.Table, measured_part: pa.Table) -> None:
+    table = table.slice(0, PAYMENTS // 5)
+    rows = np.random.default_rng(6).choice(table.num_rows, 100, replace=False)
+    # Answers are in the order of ids.
+    places = np.searchsorted(np.sort(np.asarray(table.column("id"))), np.asarray(table.column("id"))[rows])
+    chosen = measured_part.take(pa.array(places))
     for statement in parse(TEXT):
         windows = ExactWindows(statement, table, "ts")
         expected = pa.table({str(item.name): windows.answers(item, rows) for item in statement.items})

@@ -313,7 +313,8 @@ def region_of(plan: Plan) -> Region | None:
     sources = tuple(n for n, task in enumerate(tasks) if plan.graph.node(task.vertex.name).source is not None)
     tracking = Tracking(
         len(groups), points, tuple(task.name for task in tasks), sources, stage.label, stage.tracked.ends.mode,
-        stage.tracked.consistent,
+        # Who holds back what is later must hear of ends in their order.
+        stage.tracked.consistent or any(point.is_firm for point in points),
     )  # fmt: skip
     return Region(
         tracking,

@@ -39,12 +39,12 @@ class SubstreamReports:
     @property
     def knows_time(self) -> bool:
         """Where ends are told in the order of starts, nothing may start before."""
-        return self._region is None or not self._region.tracking.consistent or self.coarse != NO_TIME
+        return self._region is None or not self._region.tracking.needs_clock or self.coarse != NO_TIME
 
     def look(self, now_s: float, wall_s: float) -> None:
         """At the clocks."""
         self._now = now_s
-        if self._region is not None and self._region.tracking.consistent:
+        if self._region is not None and self._region.tracking.needs_clock:
             self.coarse = math.ceil(wall_s / self._region.tracked.slack_s)
 
     def restored(self, name: str) -> None:

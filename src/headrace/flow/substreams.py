@@ -210,6 +210,8 @@ def checked_tracking(node: str, tracked: Tracked) -> Tracked:
             f'{place}(bound="firm"): what comes later is held back until a substream has ended, and substreams that '
             f'overlap would wait for each other; say ends=hr.rising() where they follow one another, or bound="soft"'
         )
+    if tracked.is_firm and tracked.agents > 1:
+        raise FlowError(f'{place}(bound="firm"): its ends are told in their order, which needs one agent')
     if tracked.consistent and (tracked.agents > 1 or tracked.ends.mode == Mode.WHENEVER):
         raise FlowError(f"{place}(consistent=True): one order needs one agent, and ends that are promised")
     if isinstance(tracked.agents, bool) or not isinstance(tracked.agents, int) or not 1 <= tracked.agents <= 1000:

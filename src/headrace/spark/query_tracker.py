@@ -180,6 +180,7 @@ class QueryTracker:
             if self._problem is None and self._given:
                 self._take_given()
             self._changed.notify_all()
+        self._topics.close()
 
     def __enter__(self) -> QueryTracker:
         return self

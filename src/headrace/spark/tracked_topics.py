@@ -53,7 +53,18 @@ class Topics:
 
     def __init__(self, names: Sequence[str], servers: str, settings: Mapping[str, str]):
         self._names, self._servers = names, servers
-        self._admin = Client(Paths("tracker", servers, 1, settings=dict(settings)), "AdminClient", {})
+        self._paths = Paths("tracker", servers, 1, settings=dict(settings))
+        self._client: Client | None = None
+
+    def close(self) -> None:
+        """A client asks its broker for news for as long as it is there."""
+        self._client = None
+
+    @property
+    def _admin(self) -> Client:
+        if self._client is None:
+            self._client = Client(self._paths, "AdminClient", {})
+        return self._client
 
     def starts(self, links: Iterable[int]) -> dict[int, Offsets]:
         """The first offsets that are still there."""

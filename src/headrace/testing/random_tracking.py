@@ -216,8 +216,8 @@ def tracked_flow(seed: int) -> Graph:
         stream = stream.ordered()
     ends = {"marker": marker("last"), "each": marker("last", each_source=True), "end": Ends(), "rising": rising()}[mode]
     how: dict[str, Any] = {"by": "x", "ends": ends, "consistent": rng.random() < 0.3, "slack_s": 0.5}
-    how["agents"] = 1 if how["consistent"] else rng.randint(1, 3)
     bound = "firm" if mode == "rising" and rng.random() < 0.5 else "soft"
+    how["agents"] = 1 if how["consistent"] or bound == "firm" else rng.randint(1, 3)
     tracked = stream.tracked(**how, bound=bound, starts=rng.random() < 0.3)  # type: ignore[arg-type]
     gather = FirmGather if bound == "firm" else Gather
     route = None if tracked.ordering is not None else key("x")

@@ -61,6 +61,11 @@ class Tracking:
     mode: Mode
     consistent: bool = False
 
+    @property
+    def needs_clock(self) -> bool:
+        """Are ends told in the order of times? Labels that rise have an order of their own."""
+        return self.consistent and self.mode != Mode.RISING
+
 
 @dataclass(frozen=True)
 class Notice:
