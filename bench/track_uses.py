@@ -30,7 +30,9 @@ from pyspark import cloudpickle
 from bench.harness import Bench, Chart, Target
 from bench.support import punctuations, track_uses
 from bench.support.track_uses import Floats, Scheme, SnapshotRun, System, WindowJoinRun
+from bench.support.virtual_cluster import VirtualCluster
 from bench.support.virtual_costs import Costs, calibrated
+from headrace.flow.regions import AGENT
 from headrace.flow.substreams import FLUSH_S
 from headrace.spark.session import local_session
 
@@ -38,14 +40,16 @@ VIRTUAL_MS: Final = "virtual ms"
 OURS: Final = "Headrace"
 OFTEN: Final = "Headrace, reports every 1 ms"
 THEIRS: Final = "punctuations"
+PASSED_ON: Final = f"{THEIRS}, passed on first"
 OFTEN_S: Final = 0.001
 SYSTEMS: Final[dict[str, System]] = {OURS: "tracked", THEIRS: "punctuations"}
 BY_NODES: Final = Chart("Window join, last event to last result", "machines", VIRTUAL_MS, log_y=True)
 BUSY: Final = Chart("Window join, the busiest machine", "machines", "% of its time")
 BY_SAVE: Final = Chart("Latest record of an epoch, by the time to save", "ms to save", VIRTUAL_MS)
+BY_STEPS: Final = Chart("Latest record of an epoch, by steps", "steps that save in no time", VIRTUAL_MS)
 SCHEMES: Final[dict[str, Scheme]] = {
     OURS: "tracked",
-    f"{THEIRS}, passed on first": "pass on, then save",
+    PASSED_ON: "pass on, then save",
     f"{THEIRS}, saved first": "save, then pass on",
 }
 _PAPER_MS: Final = 20.0
@@ -63,16 +67,19 @@ class Sizes:
     long: int
     """Machines that also have windows of 10 s, as the paper; 0 for none."""
     saves_ms: Sequence[int]
+    save_steps: Sequence[int]
+    """How many steps there are, beside three."""
     spark_windows: int
 
     @property
     def steps(self) -> int:
         joins = len(SYSTEMS) * (len(self.nodes) + 1 + bool(self.long)) + 1
-        return joins + (len(SCHEMES) + 1) * len(self.saves_ms) + 1 + 1 + len(SYSTEMS)
+        saves = 1 + (len(SCHEMES) + 1) * len(self.saves_ms) + 2 * len(self.save_steps)
+        return joins + saves + 1 + len(SYSTEMS)
 
 
-QUICK: Final = Sizes((1, 4), 0.4, 4, 4, 0, (0, 100), 5)
-FULL: Final = Sizes((1, 5, 15, 30), 0.5, 6, 5, 3, (0, 50, 100, 200), 9)
+QUICK: Final = Sizes((1, 4), 0.4, 4, 4, 0, (0, 100), (1,), 5)
+FULL: Final = Sizes((1, 5, 15, 30), 0.5, 6, 5, 3, (0, 50, 100, 200), (1, 5), 9)
 
 
 # ------------------------------------------------------------------- window join
@@ -87,36 +94,35 @@ class Joins:
             # The first run compiles, and reads what was compiled before.
             WindowJoinRun(system, 2, 0.2, 2).run_ms(costs, is_real=True)
 
-    def run(self, name: str, run: WindowJoinRun, what: str, is_uneven: bool = False) -> tuple[float, float, float]:
-        """A step of the bench. Gives the median of the windows but the first, which warms up; how busy the busiest
-        machine was; and how many reports there were in a second."""
+    def run(self, name: str, run: WindowJoinRun, what: str, is_uneven: bool = False) -> tuple[float, VirtualCluster]:
+        """A step of the bench. Gives the median of the windows but the first, which warms up."""
         with self._bench.step(f"{name}, {what}"):
             ms, cluster = run.run_ms(
                 self._costs, is_real=True, slowness=(lambda worker: 1 + worker * 0.618 % 1 * 1.5) if is_uneven else _one
             )
-        found, busy = float(np.median(ms[1:])), 100 * max(cluster.busy)
+        found = float(np.median(ms[1:]))
         self._bench.figure(name, f"join, {what}", found, VIRTUAL_MS)
-        self._bench.say(f"{name}, {what}: {_listed(ms)} ms; the busiest machine {busy:.0f} %")
-        return found, busy, cluster.tally.of_kind("REPORT") / cluster.now
+        self._bench.say(f"{name}, {what}: {_listed(ms)} ms; the busiest machine {100 * max(cluster.busy):.0f} %")
+        return found, cluster
 
     def by_nodes(self) -> None:
-        bench, sizes, lines = self._bench, self._sizes, dict[str, list[tuple[float, ...]]]()
+        bench, sizes, lines = self._bench, self._sizes, dict[str, list[tuple[float, float]]]()
+        busiest: dict[str, list[tuple[float, float]]] = {}
         for nodes in sizes.nodes:
             for name, system in SYSTEMS.items():
                 run = WindowJoinRun(system, nodes, sizes.window_s, sizes.windows)
-                lines.setdefault(name, []).append((nodes, *self.run(name, run, _machines(nodes))))
-        for name, points in lines.items():
-            bench.curve(BY_NODES, name, [(point[0], point[1]) for point in points])
-            bench.curve(BUSY, name, [(point[0], point[2]) for point in points])
-            bench.figure(name, f"join, busiest of {_machines(sizes.nodes[-1])}", points[-1][2], "% of its time")
-        (most, ours, busy, reports), (_, theirs, others, _) = lines[OURS][-1], lines[THEIRS][-1]
-        bench.ratio("window_join_worst_ms", max(point[1] for point in lines[OURS]))
-        bench.ratio("window_join_over_punctuations", ours / theirs)
-        bench.note(
-            f"The busiest machine of the tracked join is the one with the agent. On {most:.0f} machines it gets "
-            f"{reports:,.0f} reports a second, and is busy for {(busy - others) * 10 / reports:.2f} ms more for each: "
-            "many more machines must gather reports for longer (flush_s=)."
-        )
+                ms, cluster = self.run(name, run, _machines(nodes))
+                lines.setdefault(name, []).append((nodes, ms))
+                busiest.setdefault(name, []).append((nodes, 100 * max(cluster.busy)))
+                if system == "tracked":
+                    agents = cluster
+        for name in SYSTEMS:
+            bench.curve(BY_NODES, name, lines[name])
+            bench.curve(BUSY, name, busiest[name])
+            bench.figure(name, f"join, busiest of {_machines(sizes.nodes[-1])}", busiest[name][-1][1], "% of its time")
+        bench.ratio("window_join_worst_ms", max(ms for _, ms in lines[OURS]))
+        bench.ratio("window_join_over_punctuations", lines[OURS][-1][1] / lines[THEIRS][-1][1])
+        bench.note(_about_agent(agents))
 
     def others(self) -> None:
         """More reports; machines that are not alike; windows as long as the paper's."""
@@ -128,6 +134,18 @@ class Joins:
             self.run(name, uneven, f"{_machines(sizes.uneven)} that differ", is_uneven=True)
             if sizes.long:
                 self.run(name, WindowJoinRun(system, sizes.long, 10.0, 2), f"{_machines(sizes.long)}, windows of 10 s")
+
+
+def _about_agent(cluster: VirtualCluster) -> str:
+    """What the machine with the agent does, beside the others."""
+    place = next(at for at, node in enumerate(cluster.nodes) if f"{AGENT}.0" in node.worker.tasks)
+    own, others = cluster.busy[place], float(np.median(cluster.busy))
+    reports = cluster.tally.of_kind("REPORT") / cluster.now
+    return (
+        f"Of {len(cluster.nodes)} machines the one with the agent is busy {100 * own:.0f} % of its time, the median "
+        f"one {100 * others:.0f} %: {reports:,.0f} reports a second, {1e3 * (own - others) / reports:.2f} ms each. "
+        "Many more machines must gather reports for longer (flush_s=)."
+    )
 
 
 def _one(worker: int) -> float:
@@ -160,7 +178,20 @@ def on_spark(bench: Bench, windows: int) -> None:
 # --------------------------------------------------------------------- snapshots
 
 
-def snapshots(bench: Bench, costs: Costs, saves_ms: Sequence[int]) -> None:
+def by_steps(bench: Bench, costs: Costs, steps: Sequence[int], three: dict[str, float]) -> None:
+    """`three`: what it is with three steps, by name."""
+    for name in (OURS, PASSED_ON):
+        points = [(3.0, three[name])]
+        for count in steps:
+            with bench.step(f"{name}, {count} steps"):
+                ms = float(np.median(SnapshotRun(SCHEMES[name], 0.0, steps=count).run_ms(costs)))
+            bench.figure(name, f"latest record, {count} step{'s' * (count > 1)}, 0 ms to save", ms, VIRTUAL_MS)
+            points.append((count, ms))
+        bench.curve(BY_STEPS, name, sorted(points))
+
+
+def snapshots(bench: Bench, costs: Costs, saves_ms: Sequence[int]) -> dict[str, float]:
+    """Gives what it is where saving takes no time, by name."""
     with bench.step("no epochs"):
         alone = float(np.median(SnapshotRun("none", 0.0).run_ms(costs)))
     bench.figure("no epochs", "latest record", alone, VIRTUAL_MS)
@@ -179,6 +210,7 @@ def snapshots(bench: Bench, costs: Costs, saves_ms: Sequence[int]) -> None:
     bench.ratio("spike_over_saved_first", ours / saved)
     bench.ratio("spike_over_passed_on_first", ours / passed)
     bench.ratio("spike_often_over_passed_on_first", lines[OFTEN][-1][1] / passed)
+    return {name: points[0][1] for name, points in lines.items()}
 
 
 # -------------------------------------------------------------------------- main
@@ -196,14 +228,16 @@ def notes(bench: Bench, sizes: Sizes) -> None:
         "reports for 5 ms. So in this join punctuations are the faster ones, and the paper's gap is not seen."
     )
     bench.note(
-        "Snapshots: 500 records/s in all, epochs of a second, 17 to 20 machines. What a stage reckons, the tracker's "
-        "part of it too, takes no time there. A step holds an epoch until it has heard of its end, so the next step "
-        "hears of it later: some milliseconds a step, which the paper's tracker does not have."
+        "Snapshots: 500 records/s in all, epochs of a second, 17 to 21 machines. What a stage reckons, the tracker's "
+        "part of it too, takes no time there. A step that reads a tracked stream holds an epoch until it has heard of "
+        "its end, in case it gives something then: so each step hears of it later than the one before."
     )
 
 
 def main() -> None:
-    targets = [Target("window_join_worst_ms", at_most=_PAPER_MS), Target("spike_over_saved_first", at_most=1.0)]
+    # What the paper claims: under 20 ms, and less than with punctuations, however they are passed on.
+    claims = ("window_join_over_punctuations", "spike_over_saved_first", "spike_over_passed_on_first")
+    targets = [Target("window_join_worst_ms", at_most=_PAPER_MS), *(Target(claim, at_most=1.0) for claim in claims)]
     bench = Bench("track_uses", "A window join and snapshots of epochs, tracked and with punctuations", targets=targets)
     sizes = QUICK if bench.quick else FULL
     # The workers of Spark know no package bench.
@@ -218,7 +252,8 @@ def main() -> None:
         joins = Joins(bench, costs, sizes)
         joins.by_nodes()
         joins.others()
-        snapshots(bench, costs, sizes.saves_ms)
+        three = snapshots(bench, costs, sizes.saves_ms)
+        by_steps(bench, costs, sizes.save_steps, three)
         on_spark(bench, sizes.spark_windows)
     notes(bench, sizes)
     bench.finish()
