@@ -255,7 +255,8 @@ def test_query_8_sequentially(most: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_query_8_in_a_simulated_world(seed: int) -> None:
-    how: dict[str, Any] = {"bound": "firm" if seed % 5 == 1 else "soft", "agents": 1 + seed % 2}
+    is_firm = seed % 5 == 1
+    how: dict[str, Any] = {"bound": "firm" if is_firm else "soft", "agents": 1 if is_firm else 1 + seed % 2}
     counts = (1 + seed % 3, 1 + seed % 2, 1 + seed // 3 % 3)
     simulation = Simulation(_flow(300, counts, hr.callback(_ignored), **how).graph(), [_check_300])
     failure = simulation.run(simulation.setup(seed))
