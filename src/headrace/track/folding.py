@@ -21,7 +21,9 @@ def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, anywhere: An
     if kind == _SENT and not anywhere and numbers[row, 3] == 0:
         # What was given in this run may be sent, and came of it.
         return 1 if numbers[row, 0] <= start else 0
-    if (kind in (_OPENED, _OPENED_AND_SENT)) and flags[row, 0] == 1:
+    # What leaves a source is told by consumer: within a run, the last record may be told before the others.
+    is_later = kind == _OPENED or (kind == _OPENED_AND_SENT and numbers[row, 0] <= start)
+    if is_later and flags[row, 0] == 1:
         broken = 2
     if kind == _RELEASED and numbers[row, 3] == 0:
         return 3

@@ -15,6 +15,8 @@ from headrace.flow.builder import Flow, Stream
 from headrace.flow.plan import make_plan
 from headrace.flow.sequential import run_sequentially
 from headrace.flow.sources import Generate
+from headrace.simulate.check import Simulation
+from headrace.simulate.world import Setup
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_())])
 
@@ -313,6 +315,19 @@ def test_a_source_that_goes_on_after_the_marker() -> None:
     flow.sink("out", stream, CALL)
     with pytest.raises(SubstreamBroken, match=r"s\.0: the source gave a record of x 0 after the one that closed it"):
         run_sequentially(flow.graph())
+
+
+def test_labels_made_in_a_stage_that_runs_with_the_source() -> None:
+    """What leaves it is told by consumer: the closing record may be told before others of its batch."""
+    flow = Flow("f")
+    bare = flow.source("s", hr.generate(lambda first, count: made(first, count).select(["n"]), 40))
+    labelled = flow.stage("labelled", lambda b: made(b["n"][0].as_py() if b.num_rows else 0, b.num_rows), bare)
+    stream = flow.stage("step", same, labelled, parallelism=4, route=hr.rebalance())
+    tracked = stream.tracked(by="x", ends=hr.marker("last"))
+    flow.sink("told", flow.ends("ends", tracked), CALL)
+    flow.sink("out", tracked, CALL)
+    failure = Simulation(flow.graph()).run(Setup(1, (), 2, 10))
+    assert failure is None, failure.story()
 
 
 def test_labels_that_fall_back() -> None:
