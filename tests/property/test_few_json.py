@@ -45,9 +45,12 @@ objects = st.lists(st.tuples(names, values), max_size=6).map(
 
 def _outcome(values: list[bytes]) -> Any:
     try:
-        return [repr(row) for row in FromJson(SCHEMA)(pa.record_batch({"value": pa.array(values)})).to_pylist()]
+        read = FromJson(SCHEMA)(pa.record_batch({"value": pa.array(values)}))
     except ValueError:
         return None
+    # A moment may be one that Python has none for.
+    columns = [each.view(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in read.columns]
+    return [repr(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
 
 
 @settings(max_examples=400)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from headrace.flow.copies import Replication, by_task, copy_of, task_of
 from headrace.flow.effects import (
     CancelWorker,
     CoordinatorEffect,
@@ -40,6 +41,8 @@ class _Seen:
     report: Mapping[str, Any] | None = None
     is_up: bool = False
     has_left: bool = False
+    is_restoring: bool = False
+    """It reads commits: the queues keep what it may want to read next."""
 
 
 @dataclass
@@ -56,9 +59,17 @@ class _Probe:
 class Coordinator:
     """`first_epoch` is higher than any that an earlier run of this flow has given."""
 
-    def __init__(self, plan: Plan, workers: int, first_epoch: int):
+    def __init__(self, plan: Plan, workers: int, first_epoch: int, replication: Replication | None = None):
         self.plan = plan
-        self.assignment = assign(plan, workers)
+        self._replication = replication or Replication()
+        self.assignment = assign(self._replication.names(plan), workers)
+        self._copies = by_task(name for names in self.assignment.values() for name in names)
+        self._worker_of = {name: worker for worker, names in self.assignment.items() for name in names}
+        self._voices = {
+            task: copies[0] for task, copies in self._copies.items() if self._replication.one_speaks(plan, task)
+        }
+        """Where one copy speaks: which."""
+        self._keep_from: dict[str, Mapping[str, int]] = {}
         self._epoch = first_epoch
         self._workers: dict[int, _Seen] = {}
         self._now = 0.0
@@ -96,7 +107,9 @@ class Coordinator:
     def _start(self, worker: int) -> StartWorker:
         self._epoch += 1
         self._workers[worker] = _Seen(self._epoch, self._now)
-        return StartWorker(worker, self._epoch, self.assignment[worker])
+        names = self.assignment[worker]
+        silent = tuple(name for name in names if self._voices.get(task_of(name), name) != name)
+        return StartWorker(worker, self._epoch, names, silent)
 
     def _exited(self, exited: Exited) -> list[CoordinatorEffect]:
         seen = self._workers[exited.worker]
@@ -118,8 +131,21 @@ class Coordinator:
                 f"{problem or 'nothing'}"
             )
         self._probe = _Probe(self._probe.number + 1)
-        again: list[CoordinatorEffect] = [self._start(worker)]
-        return again
+        self._workers[worker].is_up = False
+        return [*self._pass_voices(worker), self._start(worker)]
+
+    def _pass_voices(self, worker: int) -> list[CoordinatorEffect]:
+        """What spoke in a worker that is gone speaks elsewhere, if it is there."""
+        passed = []
+        for name in self.assignment[worker]:
+            task = task_of(name)
+            if self._voices.get(task) == name:
+                others = [each for each in self._copies[task] if self._workers[self._worker_of[each]].is_up]
+                if others:
+                    self._voices[task] = others[0]
+                    self._keep_from.pop(others[0], None)
+                    passed.append(others[0])
+        return [Tell({"say": "speak", "copies": passed})] if passed else []
 
     def _ticked(self, now_s: float) -> list[CoordinatorEffect]:
         self._now = now_s
@@ -146,7 +172,12 @@ class Coordinator:
             return []
         if "failed" in message:
             return self._finish(message["failed"]["message"], message["failed"])
-        seen.heard_at, seen.is_up, seen.report = self._now, True, message
+        if "restoring" in message:
+            seen.heard_at, seen.is_restoring = self._now, True
+            for name in self.assignment[message["worker"]]:
+                self._keep_from.pop(name, None)
+            return []
+        seen.heard_at, seen.is_up, seen.is_restoring, seen.report = self._now, True, False, message
         effects = self._truncations(message)
         if message.get("probe") == self._probe.number:
             self._probe.answers[message["worker"]] = message["tasks"]
@@ -191,14 +222,18 @@ class Coordinator:
         return [Tell({"say": "end loops"})]
 
     def _sources_ended(self) -> bool:
-        reports = self.reports()
+        found = self._all_reports()
         sources = [name for name, task in self.plan.tasks.items() if not task.channels]
-        return all(name in reports and (reports[name]["source_ended"] or reports[name]["finished"]) for name in sources)
+        return all(
+            any(report["source_ended"] or report["finished"] for report in found.get(name, {}).values())
+            for name in sources
+        )
 
     def _all_finished(self) -> bool:
-        reports = self.reports()
-        return len(reports) == len(self.plan.tasks) and all(
-            report["finished"] and report["safe"] for report in reports.values()
+        found = self._all_reports()
+        return all(
+            any(report["finished"] and report["safe"] for report in found.get(name, {}).values())
+            for name in self.plan.tasks
         )
 
     def _finished_if_left(self) -> list[CoordinatorEffect]:
@@ -212,24 +247,64 @@ class Coordinator:
     # ------------------------------------------------------------------ status
 
     def reports(self) -> dict[str, Mapping[str, Any]]:
-        found: dict[str, Mapping[str, Any]] = {}
+        """The newest report of each task: of the copy that speaks, or that has come furthest."""
+        return {
+            task: max(copies.items(), key=lambda pair: (not pair[1]["silent"], _progress(pair[1]), -copy_of(pair[0])))[
+                1
+            ]
+            for task, copies in self._all_reports().items()
+        }
+
+    def copies(self) -> dict[str, dict[str, Any]]:
+        """Where tasks have several: of each copy its worker, and what it is doing."""
+        found = {name: report for copies in self._all_reports().values() for name, report in copies.items()}
+        return {
+            name: {
+                "worker": worker,
+                "up": self._workers[worker].is_up,
+                "silent": name in found and found[name]["silent"],
+                "records_in": found[name]["records_in"] if name in found else None,
+            }
+            for name, worker in self._worker_of.items()
+            if len(self._copies[task_of(name)]) > 1
+        }
+
+    def _all_reports(self) -> dict[str, dict[str, Mapping[str, Any]]]:
+        """Of each task, those of its copies."""
+        found: dict[str, dict[str, Mapping[str, Any]]] = {}
         for seen in self._workers.values():
-            if seen.report is not None:
-                found.update(seen.report["tasks"])
+            for name, report in seen.report["tasks"].items() if seen.report is not None else ():
+                found.setdefault(task_of(name), {})[name] = report
         return found
 
     def _truncations(self, message: Mapping[str, Any]) -> list[CoordinatorEffect]:
+        """What no copy will read again, wherever it starts from."""
         effects: list[CoordinatorEffect] = []
         for name, report in message["tasks"].items():
-            task = self.plan.tasks[name]
+            task = self.plan.tasks[task_of(name)]
             # A queue from outside may have other readers.
             if not task.channels:
                 continue
-            for queue, position in report["keep_from"].items():
+            # One that does not know yet that it is to speak has nothing to begin with again but commits of others.
+            is_new = report["silent"] and self._voices.get(task.name) == name
+            self._keep_from[name] = {} if is_new else report["keep_from"]
+            copies = [each for each in self._copies[task.name] if self._counts_for_room(each)]
+            for queue in report["keep_from"]:
+                position = min(self._keep_from.get(each, {}).get(queue, 0) for each in copies)
                 if position > self._truncated.get(queue, 0):
                     self._truncated[queue] = position
                     effects.append(Truncate(queue, position))
         return effects
+
+    def _counts_for_room(self, name: str) -> bool:
+        """Not a copy that is gone: when it comes back it begins with the newest commit there is, and says so first.
+
+        Where one copy speaks, the commits are all its.
+        """
+        if self._voices.get(task_of(name)) == name:
+            return True
+        seen = self._workers[self._worker_of[name]]
+        return seen.is_up or seen.is_restoring
 
     def status(self) -> dict[str, Any]:
         return {
@@ -245,16 +320,22 @@ class Coordinator:
                 for worker, seen in self._workers.items()
             },
             "tasks": dict(self.reports()),
+            "copies": self.copies(),
             "restarts": len(self._restarts),
             "stopping": self._stopping,
         }
 
 
-def assign(plan: Plan, workers: int) -> dict[int, tuple[str, ...]]:
-    """Every worker gets a share of every vertex."""
-    found: dict[int, list[str]] = {worker: [] for worker in range(min(workers, len(plan.tasks)))}
-    for place, name in enumerate(plan.tasks):
-        found[place % len(found)].append(name)
+def _progress(report: Mapping[str, Any]) -> tuple[int, int]:
+    return int(report["records_in"]), int(report["position"])
+
+
+def assign(names: Sequence[str], workers: int) -> dict[int, tuple[str, ...]]:
+    """Every worker gets a share of every vertex, and no two copies of a task, where there are as many workers."""
+    found: dict[int, list[str]] = {worker: [] for worker in range(min(workers, len(names)))}
+    first = {task: place for place, task in enumerate(by_task(names))}
+    for name in names:
+        found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
     return {worker: tuple(names) for worker, names in found.items()}
 
 
@@ -263,7 +344,9 @@ def _is_quiet(before: Mapping[int, Any], after: Mapping[int, Any]) -> bool:
     taken: dict[str, int] = {}
     for tasks in before.values():
         for task in tasks.values():
-            taken.update(task["next"])
+            for channel, number in task["next"].items():
+                # By all copies.
+                taken[channel] = min(number, taken.get(channel, number))
     return all(
         # Less, where a task that started again has not sent again all that was taken before.
         number <= taken.get(channel, 0)

@@ -53,7 +53,15 @@ class Told:
     message: Mapping[str, Any]
 
 
-Stimulus: TypeAlias = Arrived | Fed | Ticked | Saved | Told
+@dataclass(frozen=True)
+class Looked:
+    """The values of the newest commit of a task, of whichever copy; None if there is none."""
+
+    task: str
+    values: Mapping[str, Any] | None
+
+
+Stimulus: TypeAlias = Arrived | Fed | Ticked | Saved | Told | Looked
 
 # ------------------------------------------------------------ wanted by a worker
 
@@ -116,11 +124,25 @@ class Report:
 
 
 @dataclass(frozen=True)
+class LookAtCommit:
+    """How far has the copy of this task come that speaks? `Looked` says so."""
+
+    task: str
+
+
+@dataclass(frozen=True)
+class OpenSinks:
+    """Of a copy that begins to speak, as the newest commit of its task has them."""
+
+    task: str
+
+
+@dataclass(frozen=True)
 class Leave:
     """The worker is done."""
 
 
-Effect: TypeAlias = Append | Deliver | Save | Acknowledge | Report | Leave
+Effect: TypeAlias = Append | Deliver | Save | Acknowledge | Report | LookAtCommit | OpenSinks | Leave
 
 # ------------------------------------------------------ told to the coordinator
 
@@ -157,11 +179,12 @@ CoordinatorStimulus: TypeAlias = Reported | Exited | StopAsked | Ticked
 
 @dataclass(frozen=True)
 class StartWorker:
-    """With these tasks, from their newest commits."""
+    """With these copies of tasks, from their newest commits; those in `silent` keep silent."""
 
     worker: int
     epoch: int
     tasks: tuple[str, ...]
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

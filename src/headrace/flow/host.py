@@ -20,6 +20,9 @@ from headrace.flow.effects import (
     Effect,
     Fed,
     Leave,
+    LookAtCommit,
+    Looked,
+    OpenSinks,
     Report,
     Save,
     Saved,
@@ -71,6 +74,9 @@ class WorkerSetup:
     room_bytes: int = ROOM_BYTES
     batch_records: int = BATCH_RECORDS
     losses: tuple[Loss, ...] = ()
+    silent: tuple[str, ...] = ()
+    has_copies: bool = False
+    """Are there other copies of these tasks?"""
 
 
 def run_worker(setup: WorkerSetup) -> None:
@@ -107,19 +113,26 @@ class Host:
         self._plan = make_plan(setup.graph)
         self._store = FlowStore(setup.location, self._flow)
         files = lambda task: self._store.files(task, setup.epoch)  # noqa: E731
-        self._worker = Worker(self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace, setup.losses, files)
+        self._worker = Worker(
+            self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace, setup.losses, files, setup.silent
+        )
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
         self._sources: dict[str, SplitReader] = {}
         self._asleep: dict[str, float] = {}
+        self._writer = setup.queues.writer()
+        if setup.has_copies:
+            self._act(Report({"worker": setup.worker, "epoch": setup.epoch, "restoring": True}))
         restored = self._restore()
         positions = {**self._worker.positions, control_queue(self._flow): setup.control_position}
-        self._writer = setup.queues.writer()
+        # One that starts again is behind the other copies: no reason for those who send to wait for it.
+        self._behind = {q: setup.queues.bounds(q)[1] for q in self._worker.positions} if setup.has_copies else {}
         # One name for all workers: a task may have another worker in the next run, and its queue has one reader still.
         self._reader = setup.queues.reader(self._flow, positions)
         self._open_ends(restored)
         self._rooms = Rooms(setup.room_bytes, self._plan.shares, _PATIENCE_COMMITS * setup.pace.commit_s)
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self._saves: list[tuple[Save, Future[None]]] = []
+        self._looks: list[tuple[str, Future[Mapping[str, Any] | None]]] = []
         self._ticked_at = 0.0
         region = self._plan.region
         self._tick_s = _TICK_S if region is None else min(_TICK_S, max(region.tracked.flush_s, 0.001))
@@ -139,19 +152,33 @@ class Host:
             vertex = task.plan.vertex
             for each in vertex.nodes:
                 node = self._setup.graph.node(each)
-                opening = Opening(
-                    self._flow,
-                    name,
-                    task.plan.index,
-                    vertex.parallelism,
-                    self._setup.began_us,
-                    node=each,
-                    wake=lambda name=name: self._wake(name),  # type: ignore[misc]
-                )
+                opening = self._opening(name, each)
                 if node.source is not None and not isinstance(node.source, QueueEnd) and not task.source_ended:
                     self._sources[name] = node.source.open(opening, task.fed)
-                if node.sink is not None and not isinstance(node.sink, QueueEnd):
+                if node.sink is not None and not isinstance(node.sink, QueueEnd) and name not in self._setup.silent:
                     self._sinks[name, each] = node.sink.open(opening, committed.get(name, {}).get(each))
+
+    def _open_sinks(self, name: str) -> None:
+        """Of a copy that begins to speak: as another one left them."""
+        committed = self._store.committed(name)
+        task = self._worker.tasks[name]
+        for each in task.plan.vertex.nodes:
+            sink = self._setup.graph.node(each).sink
+            if sink is not None and not isinstance(sink, QueueEnd):
+                found = None if committed is None else committed["sinks"].get(each)
+                self._sinks[name, each] = sink.open(self._opening(name, each), found)
+
+    def _opening(self, name: str, node: str) -> Opening:
+        task = self._worker.tasks[name].plan
+        return Opening(
+            self._flow,
+            name,
+            task.index,
+            task.vertex.parallelism,
+            self._setup.began_us,
+            node=node,
+            wake=lambda: self._wake(name),
+        )
 
     def _wake(self, task: str) -> None:
         self._asleep.pop(task, None)
@@ -222,13 +249,18 @@ class Host:
         elif isinstance(effect, Deliver):
             self._sinks[effect.task, effect.node].write(effect.first, effect.batch)
         elif isinstance(effect, Acknowledge):
-            self._reader.acknowledge(effect.queue, effect.position)
+            if effect.position >= self._behind.get(effect.queue, 0):
+                self._reader.acknowledge(effect.queue, effect.position)
         elif isinstance(effect, Save):
             self._save(effect)
         elif isinstance(effect, Report):
             message = {**effect.message, "pid": os.getpid(), "host": platform.node()}
             frame = frames.control(self._setup.worker, 0, message)
             self._writer.append(report_queue(self._flow), [frames.encode(frame)])
+        elif isinstance(effect, LookAtCommit):
+            self._looks.append((effect.task, self._saver.submit(self._store.committed, effect.task)))
+        elif isinstance(effect, OpenSinks):
+            self._open_sinks(effect.task)
         elif isinstance(effect, Leave):
             self._left = True
 
@@ -251,6 +283,10 @@ class Host:
         self._store.commit(save.snapshot, sinks, moment, incarnation)
 
     def _look_at_saves(self) -> None:
+        for looked in [look for look in self._looks if look[1].done()]:
+            self._looks.remove(looked)
+            commit = looked[1].result()
+            self._give(Looked(looked[0], None if commit is None else commit["values"]))
         done = [pair for pair in self._saves if pair[1].done()]
         for pair in done:
             self._saves.remove(pair)

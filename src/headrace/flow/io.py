@@ -96,6 +96,8 @@ class Sink(ABC):
 
     shows_at_commit: bool = True
     """Can records be seen only once a commit is whole? Then a substream has not ended before."""
+    keeps_first: bool = False
+    """May several copies of a task write to it, because of each record it keeps the first copy?"""
 
     @abstractmethod
     def open(self, opening: Opening, committed: Any) -> SinkWriter:

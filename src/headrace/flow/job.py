@@ -13,6 +13,7 @@ from headrace import errors
 from headrace.errors import FlowError, HeadraceError
 from headrace.flow.changes import MetricChanges
 from headrace.flow.coordinator import Coordinator
+from headrace.flow.copies import Replication
 from headrace.flow.effects import (
     CancelWorker,
     CoordinatorEffect,
@@ -68,8 +69,10 @@ class Job:
         pace: Pace | None = None,
         room_bytes: int = ROOM_BYTES,
         batch_records: int = BATCH_RECORDS,
+        replication: Replication | None = None,
     ):
         self.name = graph.name
+        self._replication = replication or Replication()
         self._graph, self._launcher, self._queues, self._location = graph, launcher, queues, location
         self._plan = make_plan(graph)
         for node in graph.nodes:
@@ -84,7 +87,7 @@ class Job:
         self._writer = queues.writer()
         reports = report_queue(graph.name)
         self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
-        self._coordinator = Coordinator(self._plan, workers, run * EPOCHS_A_RUN)
+        self._coordinator = Coordinator(self._plan, workers, run * EPOCHS_A_RUN, self._replication)
         self._stop: deque[StopAsked] = deque()
         self._over = threading.Event()
         self._problem: HeadraceError | None = None
@@ -239,6 +242,8 @@ class Job:
             self._room_bytes,
             self._batch_records,
             self._losses,
+            start.silent,
+            self._replication.mode != "none",
         )
 
     def _finish(self, finish: Finish) -> None:

@@ -3,23 +3,27 @@
     NAME/flow                             how the flow is laid out, and when it first began
     NAME/runs/000003                      the third start of its driver
     NAME/tasks/TASK/EPOCH-VERSION.manifest   a commit of a task: small values, and the files it names
+    NAME/tasks/TASK/EPOCH-VERSION~1.manifest   the same of its second copy
     NAME/tasks/TASK/files/…               state of its stages
     NAME/tasks/TASK/moment                when its sinks last showed something, see `losses`
 
-The newest commit is that of the highest (epoch, version): an older copy of a worker that does not know that it was
-replaced writes commits that nobody reads.
+The newest commit of a copy is that of the highest (epoch, version): a worker that does not know that it was replaced
+writes commits that nobody reads. All copies of a task go the same way, so any of them can go on from a commit of
+another: from the one that has come furthest. They share files, and none travels.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import FlowError, StateDamaged, StateMismatch
+from headrace.flow.copies import copy_of, task_of
 from headrace.flow.effects import Snapshot
 from headrace.flow.files import Files
 from headrace.flow.losses import Loss, loss_of
@@ -127,52 +131,95 @@ class FlowStore:
             "moment": moment,
             "incarnation": incarnation,
         }
-        self._place.write(f"{folder}/{_manifest(snapshot.epoch, snapshot.version)}", seal_record(record))
+        name = _manifest(snapshot.epoch, snapshot.version, copy_of(snapshot.task))
+        self._place.write(f"{folder}/{name}", seal_record(record))
         if snapshot.version % _COLLECT_EVERY == 0:
-            self._collect(folder)
+            self._collect(folder, copy_of(snapshot.task))
 
     def note_moment(self, task: str, moment: int, incarnation: str) -> None:
         """All that this task depends on by this moment is safe: its sinks may show what came of it."""
-        self._place.write(f"{self._folder(task)}/moment", seal_record({"moment": moment, "incarnation": incarnation}))
+        name = _of_copy("moment", copy_of(task))
+        self._place.write(f"{self._folder(task)}/{name}", seal_record({"moment": moment, "incarnation": incarnation}))
 
     def _moment(self, task: str, incarnation: str) -> int:
         """The last one of a task, noted or committed; -1 if there was none in this incarnation."""
         found: list[dict[str, Any]] = [{"moment": -1, "incarnation": incarnation}]
-        if "moment" in self._place.files(self._folder(task)):
-            found.append(json.loads(self._unsealed(f"{self._folder(task)}/moment")))
-        commit = self.restore(task)
-        if commit is not None:
-            found.append({"moment": commit.moment, "incarnation": commit.incarnation})
+        folder = self._folder(task)
+        names = [name for name in self._place.files(folder) if name.partition("~")[0] == "moment"]
+        found += [json.loads(self._unsealed(f"{folder}/{name}")) for name in names]
+        found += [dict(record) for _, record in self._newest(folder, set()).values()]
         return max(int(each["moment"]) for each in found if each["incarnation"] == incarnation)
 
     def restore(self, task: str) -> Restored | None:
-        """The newest commit of a task that is whole; None if there is none. Raises StateDamaged if all are damaged."""
+        """Of the commits of a task that are whole, the one that has come furthest; None if there is none.
+
+        Raises StateDamaged if all are damaged.
+        """
         folder = self._folder(task)
-        names = sorted((name for name in self._place.files(folder) if name.endswith(".manifest")), reverse=True)
+        tried: set[str] = set()
         damage: StateDamaged | None = None
-        for name in names[:_KEPT]:
+        while True:
+            # Another copy may commit, and collect what is old, meanwhile.
+            newest = self._newest(folder, tried)
+            if not newest:
+                break
+            name, record = _furthest(list(newest.values()))
             try:
-                return self._restored(folder, name)
+                return self._restored(folder, name, record)
             except StateDamaged as error:
                 damage = damage or error
+                tried.add(name)
         if damage is not None:
             raise damage
         return None
 
-    def _restored(self, folder: str, name: str) -> Restored:
-        record = json.loads(self._unsealed(f"{folder}/{name}"))
+    def committed(self, task: str) -> Mapping[str, Any] | None:
+        """The commit that has come furthest, without its files; None where there is none."""
+        found = list(self._newest(self._folder(task), set()).values())
+        return _furthest(found)[1] if found else None
+
+    def _newest(self, folder: str, tried: set[str]) -> dict[int, tuple[str, Mapping[str, Any]]]:
+        """For each copy the name of its newest commit, and what is in it. Raises StateDamaged if all are damaged.
+
+        Those in `tried` do not count, and neither does what is damaged, which is put there.
+        """
+        found: dict[int, tuple[str, Mapping[str, Any]]] = {}
+        damage: StateDamaged | None = None
+        for copy, names in self._manifests(folder).items():
+            for name in reversed(names[-_KEPT:]):
+                if name in tried:
+                    continue
+                try:
+                    found[copy] = name, json.loads(self._unsealed(f"{folder}/{name}"))
+                    break
+                except StateDamaged as error:
+                    tried.add(name)
+                    damage = damage or error
+        if damage is not None and not found:
+            raise damage
+        return found
+
+    def _manifests(self, folder: str) -> dict[int, list[str]]:
+        """By copy, the newest last."""
+        found: dict[int, list[str]] = {}
+        for name in sorted(each for each in self._place.files(folder) if each.endswith(".manifest")):
+            found.setdefault(copy_of(name.removesuffix(".manifest")), []).append(name)
+        return found
+
+    def _restored(self, folder: str, name: str, record: Mapping[str, Any]) -> Restored:
         contents = {file: self._unsealed(f"{folder}/files/{file}") for file in record["files"]}
-        version = int(name.removesuffix(".manifest").partition("-")[2])
+        version = int(name.removesuffix(".manifest").partition("~")[0].partition("-")[2])
         moment, incarnation = record["moment"], record["incarnation"]
         return Restored(version, record["values"], record["sinks"], moment, incarnation, contents.__getitem__)
 
     def _unsealed(self, name: str) -> bytes:
         return unseal(self._place.read(name), self._place.path_of(name))
 
-    def _collect(self, folder: str) -> None:
-        """What the last commits do not need."""
-        names = sorted(name for name in self._place.files(folder) if name.endswith(".manifest"))
-        kept = names[-_KEPT:]
+    def _collect(self, folder: str, copy: int) -> None:
+        """What a copy has written, and the last commits of all copies do not need."""
+        manifests = self._manifests(folder)
+        own = manifests[copy]
+        kept = [name for each in manifests.values() for name in each[-_KEPT:]]
         named: set[str] = set()
         try:
             for name in kept:
@@ -180,11 +227,11 @@ class FlowStore:
                 named.update((*record["files"], *record.get("kept", ())))
         except StateDamaged:
             return  # which files it names nobody knows: they stay until it is old
-        oldest = kept[0].removesuffix(".manifest")
-        for name in names[:-_KEPT]:
+        oldest = _stamp(own[-_KEPT:][0])
+        for name in own[:-_KEPT]:
             self._place.delete(f"{folder}/{name}")
         for name in self._place.files(f"{folder}/files"):
-            if name not in named and _stamp(name) < oldest:
+            if name not in named and _writer(name) == copy and _stamp(name) < oldest:
                 self._place.delete(f"{folder}/files/{name}")
 
     def delete(self) -> None:
@@ -193,18 +240,18 @@ class FlowStore:
 
     def files(self, task: str, epoch: int) -> Files:
         """For what the stages of a task keep themselves."""
-        return _StoredFiles(self._place, f"{self._folder(task)}/files", epoch)
+        return _StoredFiles(self._place, f"{self._folder(task)}/files", epoch, copy_of(task))
 
     def _folder(self, task: str) -> str:
-        return f"{self.flow}/tasks/{task}"
+        return f"{self.flow}/tasks/{task_of(task)}"
 
 
 class _StoredFiles(Files):
-    def __init__(self, place: Place, folder: str, epoch: int):
-        self._place, self._folder, self._epoch = place, folder, epoch
+    def __init__(self, place: Place, folder: str, epoch: int, copy: int):
+        self._place, self._folder, self._epoch, self._copy = place, folder, epoch, copy
 
     def write(self, content: bytes) -> str:
-        name = f"{self._epoch:012d}-{self.version:08d}-{uuid.uuid4().hex[:16]}.kept"
+        name = _of_copy(f"{self._epoch:012d}-{self.version:08d}-{uuid.uuid4().hex[:16]}", self._copy) + ".kept"
         self._place.write(f"{self._folder}/{name}", content)
         return name
 
@@ -212,13 +259,38 @@ class _StoredFiles(Files):
         return self._place.read(f"{self._folder}/{name}", offset, size)
 
 
-def _manifest(epoch: int, version: int) -> str:
-    return f"{epoch:012d}-{version:08d}.manifest"
+def _manifest(epoch: int, version: int, copy: int) -> str:
+    return _of_copy(f"{epoch:012d}-{version:08d}", copy) + ".manifest"
+
+
+def _of_copy(name: str, copy: int) -> str:
+    return f"{name}~{copy}" if copy else name
 
 
 def _stamp(file: str) -> str:
-    """The epoch and version in the name of a file of state."""
+    """The epoch and version in the name of a file of state, or of a commit."""
     return file[:21]
+
+
+def _writer(file: str) -> int:
+    """The copy that wrote a file of state."""
+    found = re.search(r"~(\d+)[-.]", file)
+    return int(found[1]) if found else 0
+
+
+def _furthest(commits: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, Mapping[str, Any]]:
+    return commits[0] if len(commits) == 1 else max(commits, key=lambda pair: way_of(pair[1]["values"]))
+
+
+def way_of(values: Mapping[str, Any]) -> tuple[int, ...]:
+    """How far a commit has come: all copies of a task go the same way."""
+    merged = values.get("merging", {"senders": {}})["senders"]
+    return (
+        int(values["finished"]),
+        int(values["records_in"]),
+        int(values["position"]) + sum(int(sender[0]) for sender in merged.values()),
+        int(values["source_ended"]),
+    )
 
 
 def _difference(was: Mapping[str, str], now: Mapping[str, str]) -> str:

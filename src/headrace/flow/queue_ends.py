@@ -24,6 +24,8 @@ class QueueEnd(Source, Sink):
     schema: pa.Schema = None
     producers: int | None = None
 
+    keeps_first = True
+
     def splits(self) -> int | None:
         if self.schema is None:
             raise FlowError(f"queue {self.name}: as a source it needs its columns, hr.queue({self.name!r}, schema)")

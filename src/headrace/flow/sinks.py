@@ -22,6 +22,8 @@ class ParquetSink(Sink):
 
     folder: str
 
+    keeps_first = True
+
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
         return _ParquetWriter(Path(self.folder), opening)
 

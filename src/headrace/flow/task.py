@@ -38,9 +38,17 @@ from headrace.queues.protocol import Entry
 class Task:
     """One task of a plan at work."""
 
-    def __init__(self, plan: Plan, task: TaskPlan, losses: Sequence[Loss] = (), files: Files | None = None):
-        """`files`: where its stages keep what is too large for their state, if not in memory."""
+    def __init__(
+        self,
+        plan: Plan,
+        task: TaskPlan,
+        losses: Sequence[Loss] = (),
+        files: Files | None = None,
+        name: str | None = None,
+    ):
+        """`files`: where its stages keep what is too large for their state, if not in memory. `name`: of a copy."""
         self.plan = task
+        self.name = task.name if name is None else name
         self._kept = files if files is not None else FilesInMemory()
         self._losses = losses
         self.is_paused = False
@@ -297,7 +305,13 @@ class Task:
                 self._sending.put(outside(node.sink.name), frames.encode(frame))
                 first += part.num_rows
         else:
-            self._effects.append(Deliver(self.plan.name, node.name, first, batch))
+            self._effects.append(Deliver(self.name, node.name, first, batch))
+
+    @property
+    def outside_channels(self) -> dict[int, str]:
+        """Of queues outside, with the sinks that write to them."""
+        sinks = [name for name in self.plan.vertex.nodes if isinstance(self._graph.node(name).sink, QueueEnd)]
+        return {self._outside_channel(name): name for name in sinks}
 
     def _outside_channel(self, sink: str) -> int:
         """Other sinks, and other flows, may write to the same queue."""
@@ -340,7 +354,7 @@ class Task:
 
     def snapshot(self, epoch: int, version: int) -> Snapshot:
         """Everything needed to go on after the last frame."""
-        new = self._files.written(self._keepers(), f"{epoch:012d}-{version:08d}-{self.plan.name}")
+        new = self._files.written(self._keepers(), f"{epoch:012d}-{version:08d}-{self.name}")
         self.dirty = False
         values = {
             "position": self.position,
@@ -368,7 +382,7 @@ class Task:
             values["heard"] = self._order.heard
         kept = tuple(name for operator in self._operators.values() for name in operator.named_files())
         self._kept.version = version
-        return Snapshot(self.plan.name, epoch, version, copied(values), new, self._files.names, kept)
+        return Snapshot(self.name, epoch, version, copied(values), new, self._files.names, kept)
 
     def _keepers(self) -> dict[str, Keeper]:
         """All that has state of its own."""

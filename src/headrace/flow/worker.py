@@ -9,12 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.flow.copies import task_of
 from headrace.flow.effects import (
     Acknowledge,
     Arrived,
     Effect,
     Fed,
     Leave,
+    LookAtCommit,
+    Looked,
+    OpenSinks,
     Report,
     Save,
     Saved,
@@ -25,6 +29,7 @@ from headrace.flow.effects import (
 from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
+from headrace.flow.silence import Silence
 from headrace.flow.substream_reports import SubstreamReports
 from headrace.flow.task import Task
 
@@ -32,6 +37,8 @@ _ALONE_S: Final = 120.0
 """A worker that hears nothing of its coordinator for so long is an orphan, and leaves."""
 _KEPT: Final = 3
 """How many commits back a task can be started from."""
+_MOST_SILENT_BYTES: Final = 64 << 20
+"""A copy that has kept so much waits for the one that speaks."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +63,16 @@ class Worker:
         pace: Pace,
         losses: Sequence[Loss] = (),
         files: Callable[[str], Files] = lambda task: FilesInMemory(),
+        silent: Collection[str] = (),
     ):
-        """`files` are those of a task, see `Task`."""
-        self._synced = {name: tuple(plan.synced_with(plan.tasks[name])) for name in tasks}
+        """`files` are those of a task, see `Task`. `silent`: the copies that keep silent."""
+        planned = {name: plan.tasks[task_of(name)] for name in tasks}
+        self._synced = {name: tuple(plan.synced_with(planned[name])) for name in tasks}
         self.number = number
         self.epoch = epoch
-        self.tasks = {name: Task(plan, plan.tasks[name], losses, files(name)) for name in tasks}
+        self.tasks = {name: Task(plan, planned[name], losses, files(name), name) for name in tasks}
+        self._silent = {name: Silence(self.tasks[name].outside_channels) for name in tasks if name in silent}
+        self._looking: set[str] = set()
         self._by_inbox = {queue: task for task in self.tasks.values() for queue in task.plan.inboxes}
         self.blocking = sorted(
             {queue for task in self.tasks.values() for queue in (*task.plan.blocking, *task.plan.pooled)}
@@ -99,7 +110,7 @@ class Worker:
         return [
             queue
             for task in self.tasks.values()
-            if not _has_no_room(task, full) and not (self._paused and not task.plan.channels)  # it is a source
+            if not self._has_no_room(task, full) and not (self._paused and not task.plan.channels)  # it is a source
             for queue in task.wanted()
         ]
 
@@ -110,8 +121,12 @@ class Worker:
         return [
             name
             for name, task in self.tasks.items()
-            if task.is_source and not task.source_ended and not _has_no_room(task, full)
+            if task.is_source and not task.source_ended and not self._has_no_room(task, full)
         ]
+
+    def _has_no_room(self, task: Task, full: Collection[str]) -> bool:
+        silence = self._silent.get(task.name)
+        return _has_no_room(task, full) if silence is None else silence.size_bytes > _MOST_SILENT_BYTES
 
     @property
     def positions(self) -> dict[str, int]:
@@ -123,9 +138,12 @@ class Worker:
         if isinstance(stimulus, Arrived):
             return self._arrived(self._by_inbox[stimulus.queue], stimulus)
         if isinstance(stimulus, Fed):
-            return [*self.tasks[stimulus.task].feed(stimulus.feed, self._reports.coarse), *self._reports.full()]
+            task = self.tasks[stimulus.task]
+            return [*self._said(task, task.feed(stimulus.feed, self._reports.coarse)), *self._reports.full()]
         if isinstance(stimulus, Saved):
             return self._saved(stimulus)
+        if isinstance(stimulus, Looked):
+            return self._looked(stimulus)
         if isinstance(stimulus, Ticked):
             if self._heard_at is None:
                 self._heard_at = stimulus.now_s
@@ -137,10 +155,10 @@ class Worker:
 
     def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
         if not task.plan.merges or arrived.queue == task.plan.inbox:
-            effects = task.take(arrived.entries)
+            effects = self._said(task, task.take(arrived.entries))
             return [*effects, Acknowledge(arrived.queue, task.position), *self._reports.full()]
         # What a merge keeps is no reason to send it less: it may be waiting for just this path.
-        effects = task.take_path(arrived.queue, arrived.entries)
+        effects = self._said(task, task.take_path(arrived.queue, arrived.entries))
         return [*effects, Acknowledge(arrived.queue, arrived.entries[-1].next), *self._reports.full()]
 
     def _ticked(self, now_s: float) -> list[Effect]:
@@ -148,11 +166,13 @@ class Worker:
         effects: list[Effect] = []
         if now_s - self._beaten_at >= self._pace.beat_s:
             self._beaten_at = now_s
-            effects += [effect for task in self.tasks.values() for effect in task.beat(now_s)]
+            effects += [effect for task in self.tasks.values() for effect in self._said(task, task.beat(now_s))]
         effects += self._reports.due()
         for name, task in self.tasks.items():
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
-            if task.dirty and due and name not in self._saving:
+            if name in self._silent:
+                effects += self._look(name, now_s)
+            elif task.dirty and due and name not in self._saving:
                 effects += self._reports.before_save(name)
                 effects.append(self._save(name))
         if now_s - self._reported_at >= self._pace.report_s:
@@ -190,11 +210,46 @@ class Worker:
             self._hurry = True
             return [*self._ticked(self._now), *self._reports.asked(), self._report(message.get("probe"))]
         elif say == "end loops":
-            effects = [effect for task in self.tasks.values() for effect in task.end_loops()]
+            effects = [effect for task in self.tasks.values() for effect in self._said(task, task.end_loops())]
             return [*effects, self._report()]
+        elif say == "speak":
+            return [effect for name in message["copies"] for effect in self._speak(name)]
         elif say == "leave":
             return [self._report(), Leave()]
         return [*(self._reports.asked() if "probe" in message else ()), self._report(message.get("probe"))]
+
+    # ------------------------------------------------------------------- voice
+
+    def _said(self, task: Task, effects: list[Effect]) -> list[Effect]:
+        silence = self._silent.get(task.name)
+        if silence is None:
+            return effects
+        silence.keep(effects)
+        return []
+
+    def _look(self, name: str, now_s: float) -> list[Effect]:
+        if name in self._looking or now_s - self._saved_at[name] < self._pace.commit_s:
+            return []
+        self._saved_at[name] = now_s
+        self._looking.add(name)
+        return [LookAtCommit(task_of(name))]
+
+    def _looked(self, looked: Looked) -> list[Effect]:
+        for name in [name for name in self._looking if task_of(name) == looked.task]:
+            self._looking.discard(name)
+            if looked.values is not None and name in self._silent:
+                self._silent[name].forget(looked.values)
+        return []
+
+    def _speak(self, name: str) -> list[Effect]:
+        """The copy that spoke is gone."""
+        if name not in self._silent:
+            return []
+        kept = self._silent.pop(name).break_it()
+        self._reports.restored(name)
+        self._saved_at[name] = 0.0
+        self.tasks[name].dirty = True
+        return [OpenSinks(name), *kept, self._report()]
 
     # ------------------------------------------------------------------ report
 
@@ -224,13 +279,15 @@ class Worker:
                 **(task.tracking.owed() if task.tracking else {}),
             },
             "source_ended": task.source_ended,
-            "finished": task.finished,
-            "safe": safe and not task.dirty,
+            "finished": task.finished and name not in self._silent,
+            "silent": name in self._silent,
+            "safe": name in self._silent or (safe and not task.dirty),
             "changed": self._changed[name] if safe else 0,
             "changed_at": task.changed_at,
             "last_change": task.changed,
             "stages": task.reports(),
-            "keep_from": kept[0] if len(kept) == _KEPT else {},
+            # One that keeps silent has no commits, and begins again with those of the one that speaks.
+            "keep_from": dict(task.positions) if name in self._silent else kept[0] if len(kept) == _KEPT else {},
         }
 
 

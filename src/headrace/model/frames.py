@@ -142,6 +142,12 @@ def size_of(header: bytes | memoryview) -> int:
     return int(size)
 
 
+def numbers_of(content: bytes | memoryview) -> tuple[Kind, int, int]:
+    """Of a frame of our own: its kind, its channel, and the number after its last."""
+    _, kind, channel, count, first, *_ = _HEADER.unpack_from(content)
+    return Kind(kind), channel, first + count
+
+
 def decode(content: bytes | memoryview) -> Frame:
     """The inverse of `encode`. Raises FrameDamaged for anything else, whoever made it: nothing in it is trusted."""
     if size_of(content) != len(content):

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.flow.copies import Replication
 from headrace.flow.graph import Graph
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.sequential import run_sequentially
@@ -43,10 +44,17 @@ class Simulation:
         self._checks = checks
         self._expected = {name: _multiset(table.to_pylist()) for name, table in run_sequentially(graph).items()}
 
-    def setup(self, seed: int, kinds: Sequence[str] = tuple(KINDS), workers: int | None = None) -> Setup:
+    def setup(
+        self,
+        seed: int,
+        kinds: Sequence[str] = tuple(KINDS),
+        workers: int | None = None,
+        replication: Replication | None = None,
+    ) -> Setup:
         """All that a seed stands for."""
-        count = workers if workers is not None else 1 + seed % 4
-        return Setup(seed, draw_faults(seed, kinds), count, (1, 3, 10)[seed % 3])
+        copies = replication or Replication()
+        count = workers if workers is not None else max(1 + seed % 4, copies.most)
+        return Setup(seed, draw_faults(seed, kinds), count, (1, 3, 10)[seed % 3], copies)
 
     def run(self, setup: Setup) -> Failure | None:
         world = World(self.graph, setup)
@@ -99,7 +107,7 @@ def _got(world: World, received: Received, sink: str) -> list[Any]:
 def _smaller(setup: Setup) -> Iterator[Setup]:
     for at in range(len(setup.faults)):
         yield replace(setup, faults=setup.faults[:at] + setup.faults[at + 1 :])
-    for workers in range(1, setup.workers):
+    for workers in range(setup.replication.most, setup.workers):
         yield replace(setup, workers=workers)
 
 

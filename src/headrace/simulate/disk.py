@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import QueueDamaged
+from headrace.flow.copies import task_of
 from headrace.flow.effects import Snapshot
 from headrace.flow.losses import Loss, loss_of
+from headrace.flow.manifests import way_of
 from headrace.flow.plan import Plan
 from headrace.model.frames import stamped
 from headrace.queues.protocol import Entry
@@ -65,17 +67,22 @@ class Disk:
         self.moments[task] = (max(moment, now) if known == self.incarnation else now, self.incarnation)
 
     def newest(self, task: str) -> tuple[int, Mapping[str, Any]] | None:
-        versions = self.manifests.get(task)
-        if not versions:
-            return None
-        epoch, version = max(versions)
-        return version, json.loads(versions[epoch, version])
+        """Of all copies of a task, the commit that has come furthest."""
+        found = [
+            (max(each)[1], json.loads(each[max(each)]))
+            for name, each in self.manifests.items()
+            if task_of(name) == task
+        ]
+        return max(found, key=lambda pair: way_of(pair[1]), default=None)
 
     def begin_run(self, plan: Plan) -> tuple[Loss, ...]:
         """As `FlowStore.begin_run`."""
         self.run += 1
         if self.incarnation != self._known:
-            moments = {task: moment for task, (moment, known) in self.moments.items() if known == self._known}
+            moments: dict[str, int] = {}
+            for name, (moment, known) in self.moments.items():
+                if known == self._known:
+                    moments[task_of(name)] = max(moment, moments.get(task_of(name), -1))
             ends = {queue.name: len(queue.frames) for queue in self.queues.values()}
             self._losses = (*self._losses, loss_of(plan, self._losses, ends, moments))
             self._known = self.incarnation

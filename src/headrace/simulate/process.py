@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
+from headrace.flow.copies import task_of
 from headrace.flow.effects import (
     Acknowledge,
     Append,
@@ -16,6 +17,8 @@ from headrace.flow.effects import (
     Effect,
     Fed,
     Leave,
+    LookAtCommit,
+    Looked,
     Report,
     Save,
     Saved,
@@ -49,7 +52,7 @@ class Process:
         self.is_alive = True
         self.paused_until = 0.0
         self.reports_at = 0.0
-        self._tasks = start.tasks
+        self._tasks, self._silent = start.tasks, start.silent
         self._heard: deque[tuple[float, Mapping[str, Any]]] = deque()
         self._outbox = Outbox()
         self._deliveries: list[Deliver] = []
@@ -62,6 +65,8 @@ class Process:
     def begin(self) -> None:
         """Restore, and go."""
         disk = self.world.disk
+        if self.world.setup.replication.mode != "none":
+            self.world.report(self, {"worker": self.number, "epoch": self.epoch, "restoring": True})
         self.worker = Worker(
             self.world.plan,
             self.number,
@@ -70,9 +75,10 @@ class Process:
             PACE,
             self.world.losses,
             lambda task: FilesInMemory(disk.files, f"{task} {self.epoch} "),
+            self._silent,
         )
         for each in self._tasks:
-            found = disk.newest(each)
+            found = disk.newest(task_of(each))
             if found is not None:
                 self.worker.restore(each, found[0], found[1], disk.files.__getitem__)
         self._read = dict(self.worker.positions)
@@ -173,10 +179,16 @@ class Process:
             queue_.acknowledged = max(queue_.acknowledged, effect.position)
         elif isinstance(effect, Report):
             world.report(self, effect.message)
+        elif isinstance(effect, LookAtCommit):
+            self._later(lambda: self._look(effect.task))
         elif isinstance(effect, Leave):
             self.is_alive = False
             world.left(self)
             raise Died
+
+    def _look(self, task: str) -> None:
+        found = self.world.disk.newest(task)
+        self._give(Looked(task, None if found is None else found[1]))
 
     # -------------------------------------------------------------------- save
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.flow.coordinator import Coordinator
+from headrace.flow.copies import Replication, task_of
 from headrace.flow.effects import (
     CancelWorker,
     CoordinatorEffect,
@@ -46,6 +47,7 @@ class Setup:
     faults: tuple[Fault, ...] = ()
     workers: int = 3
     room_frames: int = 6
+    replication: Replication = field(default_factory=Replication)
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Received:
     records: dict[tuple[str, str], dict[int, Any]] = field(default_factory=dict)
 
     def take(self, delivery: Deliver) -> None:
-        found = self.records.setdefault((delivery.node, delivery.task), {})
+        found = self.records.setdefault((delivery.node, task_of(delivery.task)), {})
         for at, record in enumerate(delivery.batch.to_pylist()):
             number = delivery.first + at
             # By their texts: what is not a number is not equal to itself.
@@ -188,7 +190,9 @@ class World:
             return
         self.losses = self.disk.begin_run(self.plan)
         self.note("driver", f"starts run {self.disk.run}")
-        self._coordinator = Coordinator(self.plan, self.setup.workers, self.disk.run * _EPOCHS_A_RUN)
+        self._coordinator = Coordinator(
+            self.plan, self.setup.workers, self.disk.run * _EPOCHS_A_RUN, self.setup.replication
+        )
         self._act(self._coordinator.start(self.now))
         self._tick_driver(self._generation)
 

@@ -42,6 +42,8 @@ def task_says(**values: Any) -> dict[str, Any]:
         "safe": True,
         "keep_from": {},
         "position": 0,
+        "records_in": 0,
+        "silent": False,
     }
     return {**usual, **values}
 

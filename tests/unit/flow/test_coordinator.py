@@ -14,11 +14,11 @@ from .coordinator_script import DONE, NUMBERS, Script, ignored, make, plan_of, t
 
 
 def test_tasks_are_shared_out() -> None:
-    assert assign(plan_of(loop=True), 2) == {0: ("s.0", "out.0"), 1: ("again.0",)}
-    assert assign(plan_of(), 9) == {0: ("s.0",), 1: ("out.0",)}, "no worker without a task"
+    assert assign(list(plan_of(loop=True).tasks), 2) == {0: ("s.0", "out.0"), 1: ("again.0",)}
+    assert assign(list(plan_of().tasks), 9) == {0: ("s.0",), 1: ("out.0",)}, "no worker without a task"
     flow = Flow("f")
     flow.sink("out", flow.source("s", hr.generate(make, 1), parallelism=4), hr.callback(ignored), parallelism=3)
-    shares = assign(make_plan(flow.graph()), 3)
+    shares = assign(list(make_plan(flow.graph()).tasks), 3)
     assert sorted(name for names in shares.values() for name in names) == sorted(make_plan(flow.graph()).tasks)
     assert all(any(name.startswith("s.") for name in names) for names in shares.values())
 

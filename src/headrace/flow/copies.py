@@ -1,0 +1,98 @@
+"""Copies of tasks: each does all that its task does, in a worker of its own.
+
+The first copy has the name of the task, the others that name and a number: `score.0`, `score.0~1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.errors import FlowError
+from headrace.flow.plan import Plan
+
+_MARK: Final = "~"
+MODES: Final = ("active", "standby", "none")
+
+
+def copy_name(task: str, copy: int) -> str:
+    return f"{task}{_MARK}{copy}" if copy else task
+
+
+def task_of(name: str) -> str:
+    """The task that this is a copy of."""
+    return name.partition(_MARK)[0]
+
+
+def copy_of(name: str) -> int:
+    return int(name.partition(_MARK)[2] or 0)
+
+
+def by_task(names: Iterable[str]) -> dict[str, list[str]]:
+    """The copies of each task."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(task_of(name), []).append(name)
+    return found
+
+
+@dataclass(frozen=True)
+class Replication:
+    """How many copies there are of the tasks of each stage, and what they do.
+
+    `active`   all copies send what they have; a receiver takes the first copy of each record
+    `standby`  one copy speaks, the others do the same work in silence, and one of them takes over
+    """
+
+    mode: str = "none"
+    replicas: int = 1
+    of_stages: Mapping[str, int] = field(default_factory=dict)
+    """Of these another number."""
+
+    @property
+    def most(self) -> int:
+        return max([self.replicas, *self.of_stages.values()])
+
+    def copies(self, plan: Plan) -> dict[str, int]:
+        """For each task."""
+        return {
+            name: max([self.of_stages[each] for each in task.vertex.nodes if each in self.of_stages] or [self.replicas])
+            for name, task in plan.tasks.items()
+        }
+
+    def names(self, plan: Plan) -> list[str]:
+        """All copies; the first of each task before any second one."""
+        copies = self.copies(plan)
+        return [
+            copy_name(task, copy)
+            for copy in range(max(copies.values(), default=1))
+            for task, count in copies.items()
+            if copy < count
+        ]
+
+    def one_speaks(self, plan: Plan, task: str) -> bool:
+        """Do all copies but one keep silent?"""
+        if self.copies(plan)[task] == 1:
+            return False
+        sinks = [plan.graph.node(name).sink for name in plan.tasks[task].vertex.nodes]
+        return self.mode == "standby" or any(sink is not None and not sink.keeps_first for sink in sinks)
+
+
+def replication(mode: str, replicas: int | Mapping[str, int], plan: Plan) -> Replication:
+    """As the user has said it. Raises FlowError where it makes no sense."""
+    if mode not in MODES:
+        raise FlowError(f"mode={mode!r}: there are {', '.join(MODES)}")
+    counts = replicas if isinstance(replicas, Mapping) else {"": replicas}
+    known = {node.name for node in plan.graph.nodes}
+    for name, count in counts.items():
+        where = f"replicas of {name}" if name else "replicas"
+        if name and name not in known:
+            raise FlowError(f"{where}: there is no such stage; there are {', '.join(sorted(known))}")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise FlowError(f"{where}: {count!r}; give a number of copies, 1 for no replication")
+    if mode == "none" or all(count == 1 for count in counts.values()):
+        return Replication()
+    if isinstance(replicas, Mapping):
+        return Replication(mode, 1, dict(replicas))
+    return Replication(mode, replicas)
