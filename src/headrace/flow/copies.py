@@ -93,6 +93,18 @@ def replication(mode: str, replicas: int | Mapping[str, int], plan: Plan) -> Rep
             raise FlowError(f"{where}: {count!r}; give a number of copies, 1 for no replication")
     if mode == "none" or all(count == 1 for count in counts.values()):
         return Replication()
-    if isinstance(replicas, Mapping):
-        return Replication(mode, 1, dict(replicas))
-    return Replication(mode, replicas)
+    found = Replication(mode, 1, dict(replicas)) if isinstance(replicas, Mapping) else Replication(mode, replicas)
+    _check_tracked(found, plan)
+    return found
+
+
+def _check_tracked(found: Replication, plan: Plan) -> None:
+    """What a copy reports that keeps silent has not been shown."""
+    tracked = {} if plan.region is None else plan.region.group_of
+    for name, task in plan.tasks.items():
+        if task.vertex.name in tracked and found.one_speaks(plan, name):
+            raise FlowError(
+                f"stage {task.vertex.name} is tracked, and of its copies one speaks alone "
+                f"({'mode standby' if found.mode == 'standby' else 'its sink does not keep the first copy of a record'}); "
+                f'use mode="active" with sinks to queues or Parquet files, or replicas={{"{task.vertex.name}": 1}}'
+            )

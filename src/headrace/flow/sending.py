@@ -48,6 +48,8 @@ class Sending:
         self.records += batch.num_rows
         if self._order is not None and not self._order.is_carried_on(edge):
             batch = columns.without(batch)
+        if self._tracking is not None:
+            self._tracking.leaves(edge, batch)
         for consumer, part in split(edge.route, batch, before, edge.place(self._index)):
             channel = edge.channel(self._index, consumer)
             if self._tracking is not None:

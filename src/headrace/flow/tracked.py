@@ -117,6 +117,11 @@ class TaskTracking:
         if self._opens:
             self.table.note(Note.OPENED, batch, 0, 0, 0, self._start)
 
+    def leaves(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        """Records that are about to be shared out: after that, nothing tells in which order a source gave them."""
+        if self.is_source and not self._opens and edge.consumer in self._region.group_of:
+            self.table.note_order(batch, edge.number, self._start)
+
     def sent(self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Gives the records as they are to be sent."""
         group = self._region.group_of.get(edge.consumer)
@@ -139,7 +144,7 @@ class TaskTracking:
             self.table.note(kind, batch, channel, first, group, self._start)
         else:
             tokens = self._key_tokens(edge.consumer, consumer, batch)
-            self.table.note_tokens(kind, batch, tokens, group, self._start)
+            self.table.note_tokens(kind, batch, tokens, group, self._start, channel)
 
     def _key_tokens(self, vertex: str, index: int, batch: pa.RecordBatch) -> Words:
         place = [each.name for each in self._plan.vertices].index(vertex)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
+from headrace.flow.copies import replication
 from headrace.flow.effects import Exited
 from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
@@ -56,6 +57,8 @@ class Flow(DrawnFlow):
         room_bytes: int = ROOM_BYTES,
         batch_records: int = BATCH_RECORDS,
         heartbeat_s: float = 0.01,
+        replicas: int | Mapping[str, int] = 1,
+        mode: str = "active",
     ) -> Job:
         """Run it on this session; a flow of the same name that ran at the same place before goes on where it was.
 
@@ -67,6 +70,10 @@ class Flow(DrawnFlow):
         `room_bytes`     how much may wait in a queue before its producers pause
         `batch_records`  how many records a source is asked for at a time, at most
         `heartbeat_s`    how often sources say how far they have come, where something is ordered
+        `replicas` how many copies of each task run, in different workers, so that a crash is not noticed; or of which
+                   stages, `{"score": 2}`
+        `mode`     what copies do: `active`, all send what they have, and the first copy of each record counts;
+                   `standby`, one speaks, and another one takes over; `none`
         """
         graph = self.graph()
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
@@ -75,11 +82,13 @@ class Flow(DrawnFlow):
                 f'flow {self.name} needs a place for its queues and commits: flow.start(spark, at="/path/to/flows") '
                 f'or spark.conf.set("{STATE_CONF}", "/path/to/flows")'
             )
-        count = _workers(spark, len(make_plan(graph).tasks), workers)
+        plan = make_plan(graph)
+        copies = replication(mode, replicas, plan)
+        count = _workers(spark, len(copies.names(plan)), workers, copies.most)
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
         pace = Pace(commit_s, min(0.5, commit_s), heartbeat_s)
         launcher = SparkLauncher(spark, self.name)
-        return Job(graph, launcher, used, f"{folder}/state", count, pace, room_bytes, batch_records)
+        return Job(graph, launcher, used, f"{folder}/state", count, pace, room_bytes, batch_records, copies)
 
 
 def _local_folder(folder: str) -> Path:
@@ -91,9 +100,15 @@ def _local_folder(folder: str) -> Path:
     return Path(folder.removeprefix("file://"))
 
 
-def _workers(spark: SparkSession, tasks: int, wanted: int | None) -> int:
+def _workers(spark: SparkSession, tasks: int, wanted: int | None, copies: int) -> int:
     """Raises FlowError where there are too few slots."""
     slots = slot_count(spark)
+    if copies > min(wanted or slots, slots):
+        which = f"this session has {slots} task slots" if wanted is None or wanted > slots else f"workers={wanted}"
+        raise FlowError(
+            f"{copies} copies of a task need {copies} workers, each in a slot of its own, and {which}; start Spark with "
+            f'more cores, for example master("local[{copies}]"), or ask for fewer replicas'
+        )
     if wanted is None:
         return min(tasks, slots)
     if wanted < 1:

@@ -7,7 +7,7 @@ on all that has come, so that a notice that is too early gives something else th
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ from headrace.flow.substreams import Ends, marker, rising
 from headrace.simulate.check import Failure, Simulation
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_()), ("hops", pa.int64())])
+BARE = pa.schema([("n", pa.int64()), ("of", pa.int64()), ("last", pa.bool_()), ("hops", pa.int64())])
+"""Records that are told apart only by a stage that runs with their source."""
 SUMS = pa.schema([("x", pa.int64()), ("n", pa.int64())])
 MODES = ("marker", "each", "end", "rising")
 
@@ -60,6 +62,11 @@ class _PartReader(SplitReader):
 
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
+
+
+def labelled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Of bare records: their labels."""
+    return pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
 
 
 def filtered(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -201,12 +208,13 @@ KINDS = ("same", "same", "filtered", "children", "aside", "counted", "pairs", "l
 
 
 def tracked_flow(seed: int) -> Graph:
-    """One or two sources, some stages, one or two readers, and the ends as records."""
+    """One or two sources, or bare ones and stages that label them; some stages, readers, and the ends as records."""
     rng = random.Random(f"tracked {seed}")
     flow, mode = Flow(f"tracked-{seed}"), rng.choice(MODES)
     # Where a record of any source closes a substream, there is one source.
     sources = 1 if mode == "marker" else rng.choice((1, 1, 2))
-    streams = [flow.source(f"s{number}", _parts(rng, mode, number)) for number in range(sources)]
+    is_bare = random.Random(f"bare {seed}").random() < 0.4
+    streams = [_source(flow, f"s{number}", _parts(rng, mode, number), is_bare) for number in range(sources)]
     stream = streams[0] if sources == 1 else flow.stage("union", same, *streams, route=rebalance(), parallelism=2)
     kinds = [rng.choice(KINDS) for _ in range(rng.randint(0, 3))]
     for number, kind in enumerate(kinds):
@@ -230,6 +238,13 @@ def tracked_flow(seed: int) -> Graph:
         flow.sink("later", flow.ends("told-later", again), callback(ignored))
     flow.sink("out", gathered, callback(ignored))
     return flow.graph()
+
+
+def _source(flow: Flow, name: str, parts: Parts, is_bare: bool) -> Stream:
+    # Where the sequential run has fewer tasks than the source, the stage would not run with it.
+    if not is_bare or len(parts.parts) > 1:
+        return flow.source(name, parts)
+    return flow.stage(f"{name}-labelled", labelled, flow.source(name, replace(parts, schema=BARE)), one_to_one=True)
 
 
 def _with_stage(flow: Flow, rng: random.Random, kind: str, number: int, stream: Stream) -> Stream:

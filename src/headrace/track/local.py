@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import FlowError
+from headrace.track import rising
 from headrace.track.folding import due_rows, fold_pieces
 from headrace.track.rows import Ints, RowIndex, placed
 from headrace.track.tokens import Words
@@ -26,7 +27,7 @@ from headrace.track.tokens import Words
 NO_TIME: Final = (1 << 63) - 1
 ALL: Final = (1 << 63) - 1
 """A promise of everything."""
-NOTHING: Final = -(1 << 63)
+NOTHING: Final = rising.NOTHING
 _KEPT_PROMISES: Final = 1 << 12
 
 
@@ -67,6 +68,7 @@ class _Noted:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     tokens: list[tuple[int, Words]] = field(default_factory=list)
     rows: int = 0
+    order: list[tuple[int, int, pa.RecordBatch]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -125,14 +127,17 @@ class LocalTable:
         self._noted = _Noted()
         self._names: dict[int, Any] = {}
         self.steps = 0
-        self.below = NOTHING
-        """What a source has promised by rising: all labels below it."""
-        self._highest = NOTHING
+        self._risen = rising.Risen(meaning.slack) if meaning.slack is not None else None
         self._rising: list[tuple[int, int]] = []
         """Labels of a source that rise, with their ids: those below what it has promised can be forgotten."""
 
     def __len__(self) -> int:
         return len(self._index)
+
+    @property
+    def below(self) -> int:
+        """What a source has promised by rising: all labels below it."""
+        return NOTHING if self._risen is None else self._risen.below
 
     @property
     def noted_rows(self) -> int:
@@ -147,15 +152,25 @@ class LocalTable:
 
     def note(self, kind: Note, batch: pa.RecordBatch, channel: int, first: int, group: int, start: int) -> None:
         """Records of a channel from a number on; `start` is the step at which what they belong to began."""
+        self._append(batch, (kind, channel, first, batch.num_rows, group, start, self.steps, channel))
+
+    def _append(self, batch: pa.RecordBatch, piece: tuple[int, ...]) -> None:
         noted = self._noted
-        noted.pieces.append((kind, channel, first, batch.num_rows, group, start, self.steps))
+        noted.pieces.append(piece)
         noted.batches.append(batch)
         noted.rows += batch.num_rows
 
-    def note_tokens(self, kind: Note, batch: pa.RecordBatch, tokens: Words, group: int, start: int) -> None:
-        """As `note`, of records that have tokens of their own."""
+    def note_order(self, batch: pa.RecordBatch, edge: int, start: int) -> None:
+        """Records that leave a source, before they are shared out: they have the order in which it gave them."""
+        if self._risen is not None:
+            self._noted.order.append((start, -2 - edge, batch))
+
+    def note_tokens(
+        self, kind: Note, batch: pa.RecordBatch, tokens: Words, group: int, start: int, lane: int = -1
+    ) -> None:
+        """As `note`, of records that have tokens of their own. `lane`: the channel, along which they have an order."""
         self._noted.tokens.append((self._noted.rows, tokens))
-        self.note(kind, batch, -1, 0, group, start)
+        self._append(batch, (kind, -1, 0, batch.num_rows, group, start, self.steps, lane))
 
     def held(self, ids: Words) -> Words:
         """Those among them that are held."""
@@ -181,7 +196,7 @@ class LocalTable:
 
     def _at_once(self, kind: Note, ids: Words, start: int) -> None:
         self.fold()
-        pieces = np.array([(kind, 0, 0, len(ids), max(self._hold_group, 0), start, self.steps)], np.int64)
+        pieces = np.array([(kind, 0, 0, len(ids), max(self._hold_group, 0), start, self.steps, -1)], np.int64)
         labels = pa.array(ids)
         self._fold(pieces, ids, np.zeros(0, np.uint64), np.zeros(len(ids), np.uint8), NO_TIME, labels)
 
@@ -199,7 +214,11 @@ class LocalTable:
         tokens = np.zeros(len(ids) if noted.tokens else 0, np.uint64)
         for start, words in noted.tokens:
             tokens[start : start + len(words)] = words
-        if self._meaning.slack is not None:
+        if self._risen is not None and noted.order:
+            # These are the same records, not yet shared out.
+            whole = [(Note.OPENED, 0, 0, batch.num_rows, 0, start, 0, lane) for start, lane, batch in noted.order]
+            self._rise(np.array(whole, np.int64), self._meaning.labels([batch for _, _, batch in noted.order]))
+        elif self._risen is not None:
             self._rise(pieces, labels)
         self._fold(pieces, ids, tokens, ends, coarse, labels)
 
@@ -215,23 +234,19 @@ class LocalTable:
 
     def _rise(self, pieces: Ints, labels: pa.Array) -> None:
         """What a source promises by what it gives. Raises Broken where it goes back further than it said."""
-        assert self._meaning.slack is not None
-        opened = np.repeat((pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT), pieces[:, 3])
-        known = opened & np.asarray(labels.is_valid())
-        if not known.any():
+        assert self._risen is not None
+        stops = np.cumsum(pieces[:, 3])
+        opened = np.flatnonzero((pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT))
+        if not len(opened):
             return
-        numbers = as_numbers(labels).filter(pa.array(known)).to_numpy(zero_copy_only=False)
-        highest = np.maximum.accumulate(np.concatenate([[self._highest], numbers]))
-        back = (
-            np.flatnonzero(numbers < highest[:-1] - self._meaning.slack)
-            if self._highest != NOTHING
-            else (np.flatnonzero(numbers[1:] < highest[1:-1] - self._meaning.slack) + 1)
-        )
-        if len(back):
-            label = labels.filter(pa.array(known))[int(back[0])].as_py()
-            raise Broken(WENT_BACK, Note.OPENED, label)
-        self._highest = int(highest[-1])
-        self.below = max(self.below, self._highest - self._meaning.slack)
+        known = np.asarray(labels.is_valid())
+        numbers = as_numbers(labels).fill_null(0).to_numpy(zero_copy_only=False)
+        for piece, stop in zip(pieces[opened].tolist(), stops[opened].tolist(), strict=True):
+            first = stop - piece[3]
+            places = first + np.flatnonzero(known[first:stop])
+            back = places[self._risen.take(piece[5], piece[7], numbers[places])]
+            if len(back):
+                raise Broken(WENT_BACK, Note.OPENED, labels[int(back[0])].as_py())
 
     def _fold(self, pieces: Ints, ids: Words, tokens: Words, ends: Any, coarse: int, labels: pa.Array) -> None:
         self._grow(len(ids))
@@ -357,10 +372,13 @@ class LocalTable:
 
     def values(self) -> dict[str, Any]:
         """The small rest of its state, for JSON. All that is new must have been reported: names are not kept."""
-        return {"steps": self.steps, "below": self.below, "highest": self._highest}
+        highest = NOTHING if self._risen is None else self._risen.highest
+        return {"steps": self.steps, "below": self.below, "highest": highest}
 
     def set_values(self, values: Mapping[str, Any]) -> None:
-        self.steps, self.below, self._highest = values["steps"], values["below"], values["highest"]
+        self.steps = values["steps"]
+        if self._risen is not None:
+            self._risen.below, self._risen.highest = values["below"], values["highest"]
 
 
 def as_numbers(labels: pa.Array) -> pa.Array:

@@ -16,7 +16,7 @@ from headrace.flow.plan import make_plan
 from headrace.flow.sequential import run_sequentially
 from headrace.flow.sources import Generate
 from headrace.simulate.check import Simulation
-from headrace.simulate.world import Setup
+from headrace.simulate.world import Setup, World
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_())])
 
@@ -328,6 +328,46 @@ def test_labels_made_in_a_stage_that_runs_with_the_source() -> None:
     flow.sink("out", tracked, CALL)
     failure = Simulation(flow.graph()).run(Setup(1, (), 2, 10))
     assert failure is None, failure.story()
+
+
+def rising_from_a_stage(label: Any, tasks: int, outputs: int = 1) -> Flow:
+    """Of bare numbers a stage that runs with the source makes `x`, and it leaves for `tasks` tasks, once or twice."""
+
+    def labelled(batch: pa.RecordBatch) -> pa.RecordBatch:
+        n = batch["n"].to_numpy()
+        return pa.record_batch([batch["n"], pa.array(label(n)), pa.array(n < 0)], schema=SCHEMA)
+
+    flow = Flow("f")
+    bare = flow.source("s", hr.generate(lambda first, count: made(first, count).select(["n"]), 40))
+    stream = flow.stage("labelled", labelled, bare)
+    how: dict[str, Any] = {"parallelism": tasks, "route": hr.rebalance()}
+    ways = [flow.stage(f"step{way}", same, stream, **how) for way in range(outputs)]
+    joined = flow.stage("joined", same, *ways, parallelism=2, route=hr.key("x"))
+    tracked = joined.tracked(by="x", ends=hr.rising())
+    flow.sink("told", flow.ends("ends", tracked), CALL)
+    flow.sink("out", tracked, CALL)
+    return flow
+
+
+@pytest.mark.parametrize(("tasks", "outputs"), [(2, 1), (3, 1), (2, 2)])
+def test_rising_labels_made_in_a_stage_that_runs_with_the_source(tasks: int, outputs: int) -> None:
+    """What leaves it is told by consumer: a lower label may be told after a higher one of its batch."""
+    graph = rising_from_a_stage(lambda n: (n + 1) // 4, tasks, outputs).graph()
+    failure = Simulation(graph).run(Setup(1, (), 2, 10))
+    assert failure is None, failure.story()
+
+
+def test_rising_labels_made_in_a_stage_that_fall_back() -> None:
+    graph = rising_from_a_stage(lambda n: np.where(n == 30, 20, n), 2).graph()
+    for most_records in (5, 40):
+        with pytest.raises(SubstreamBroken, match=r"s\.0: x 20 comes after higher ones, and .*\(slack=0\) says"):
+            run_sequentially(graph, most_records)
+
+
+def test_rising_labels_that_fall_back_within_a_batch_to_another_consumer() -> None:
+    graph = rising_from_a_stage(lambda n: np.where(n == 0, 1, np.where(n == 1, 0, n)), 2).graph()
+    with pytest.raises(SubstreamBroken, match=r"s\.0: x 0 comes after higher ones"):
+        World(graph, Setup(1, (), 1, 10)).run()
 
 
 def test_labels_that_fall_back() -> None:
