@@ -28,6 +28,8 @@ _UNANSWERED_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
+_BEATS_S: Final = 5.0
+"""How often beats that all have read are let go."""
 _MOST_RESTARTS: Final = 20
 _RESTART_WINDOW_S: Final = 60.0
 
@@ -70,6 +72,7 @@ class Coordinator:
         }
         """Where one copy speaks: which."""
         self._keep_from: dict[str, Mapping[str, int]] = {}
+        self._beats_at, self._beats_read = 0.0, 0
         self._epoch = first_epoch
         self._workers: dict[int, _Seen] = {}
         self._now = 0.0
@@ -280,6 +283,7 @@ class Coordinator:
     def _truncations(self, message: Mapping[str, Any]) -> list[CoordinatorEffect]:
         """What no copy will read again, wherever it starts from."""
         effects: list[CoordinatorEffect] = []
+        effects += self._truncate_beats()
         for name, report in message["tasks"].items():
             task = self.plan.tasks[task_of(name)]
             # A queue from outside may have other readers.
@@ -295,6 +299,16 @@ class Coordinator:
                     self._truncated[queue] = position
                     effects.append(Truncate(queue, position))
         return effects
+
+    def _truncate_beats(self) -> list[CoordinatorEffect]:
+        if self.plan.beats is None or self._now - self._beats_at < _BEATS_S:
+            return []
+        if any(seen.is_restoring for seen in self._workers.values()):
+            return []
+        read = [seen.report["beats"] for seen in self._workers.values() if seen.is_up and seen.report is not None]
+        # Those of a while ago: a worker that begins just now begins where they end.
+        position, self._beats_read, self._beats_at = self._beats_read, min(read, default=0), self._now
+        return [Truncate(self.plan.beats, position)] if position else []
 
     def _counts_for_room(self, name: str) -> bool:
         """Not a copy that is gone: when it comes back it begins with the newest commit there is, and says so first.

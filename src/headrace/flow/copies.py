@@ -6,14 +6,17 @@ The first copy has the name of the task, the others that name and a number: `sco
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.errors import FlowError
+from headrace.flow.graph import Graph
 from headrace.flow.plan import Plan
 
 _MARK: Final = "~"
 MODES: Final = ("active", "standby", "none")
+AGREEMENTS: Final = ("queue", "round-robin", "leader", "arrival")
+"""How copies agree on the order of inputs; by arrival they do not, which is for comparison."""
 
 
 def copy_name(task: str, copy: int) -> str:
@@ -98,13 +101,30 @@ def replication(mode: str, replicas: int | Mapping[str, int], plan: Plan) -> Rep
     return found
 
 
+def agreed(order: str, graph: Graph) -> Graph:
+    """With the order that its copies agree on. Raises FlowError where that cannot be."""
+    if order not in AGREEMENTS:
+        raise FlowError(f"order={order!r}: there are {', '.join(AGREEMENTS[:3])}")
+    if order == "queue":
+        return graph
+    for node in graph.nodes:
+        for arrow in node.inputs:
+            has = "in a loop" if arrow.back else "ordered" if arrow.ordering else "tracked" if arrow.notices else None
+            if has is not None:
+                raise FlowError(
+                    f'{node.kind} {node.name} is {has}: with order="{order}" copies do not agree on that; use '
+                    f'order="queue", where one queue decides for all copies'
+                )
+    return replace(graph, agreement=order)
+
+
 def _check_tracked(found: Replication, plan: Plan) -> None:
     """What a copy reports that keeps silent has not been shown."""
     tracked = {} if plan.region is None else plan.region.group_of
     for name, task in plan.tasks.items():
         if task.vertex.name in tracked and found.one_speaks(plan, name):
+            why = "mode standby" if found.mode == "standby" else "its sink does not keep the first copy of a record"
             raise FlowError(
-                f"stage {task.vertex.name} is tracked, and of its copies one speaks alone "
-                f"({'mode standby' if found.mode == 'standby' else 'its sink does not keep the first copy of a record'}); "
+                f"stage {task.vertex.name} is tracked, and of its copies one speaks alone ({why}); "
                 f'use mode="active" with sinks to queues or Parquet files, or replicas={{"{task.vertex.name}": 1}}'
             )

@@ -76,6 +76,8 @@ class Graph:
 
     name: str
     nodes: tuple[Node, ...]
+    agreement: str = "queue"
+    """How copies of a task agree on the order of their inputs: by one queue, in turns, or by a leader."""
 
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)

@@ -124,6 +124,8 @@ class Host:
             self._act(Report({"worker": setup.worker, "epoch": setup.epoch, "restoring": True}))
         restored = self._restore()
         positions = {**self._worker.positions, control_queue(self._flow): setup.control_position}
+        if self._worker.beats is not None:
+            positions[self._worker.beats] = setup.queues.bounds(self._worker.beats)[1]
         # One that starts again is behind the other copies: no reason for those who send to wait for it.
         self._behind = {q: setup.queues.bounds(q)[1] for q in self._worker.positions} if setup.has_copies else {}
         # One name for all workers: a task may have another worker in the next run, and its queue has one reader still.
@@ -136,6 +138,8 @@ class Host:
         self._ticked_at = 0.0
         region = self._plan.region
         self._tick_s = _TICK_S if region is None else min(_TICK_S, max(region.tracked.flush_s, 0.001))
+        if setup.graph.agreement != "queue":
+            self._tick_s = min(self._tick_s, max(setup.pace.beat_s / 5, 0.001))
         self._left = False
 
     def _restore(self) -> dict[str, Mapping[str, Any]]:

@@ -223,6 +223,8 @@ class Job:
                 self._writer.append(control_queue(self.name), [frame])
                 self._writer.sync([control_queue(self.name)])
             elif isinstance(effect, Truncate):
+                if effect.queue == self._plan.beats:
+                    self._writer.sync([effect.queue])  # no commit does
                 self._queues.truncate(effect.queue, effect.position)
             elif isinstance(effect, Finish):
                 self._finish(effect)

@@ -91,8 +91,8 @@ class FlowStore:
         # What is before the commit of a reader will not be read again.
         passed: dict[str, int] = {}
         for task, commit in commits.items():
-            merged, position = commit.values.get("merging", {"senders": {}})["senders"], commit.values["position"]
-            passed.update({queue: merged.get(queue, [position])[0] for queue in plan.tasks[task].inboxes})
+            own, position = _senders(commit.values), commit.values["position"]
+            passed.update({queue: own.get(queue, [position])[0] for queue in plan.tasks[task].inboxes})
         still = tuple(loss for loss in known if any(end > passed.get(queue, 0) for queue, end in loss.ends.items()))
         return (*still, loss_of(plan, known, ends, moments))
 
@@ -284,13 +284,19 @@ def _furthest(commits: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, Ma
 
 def way_of(values: Mapping[str, Any]) -> tuple[int, ...]:
     """How far a commit has come: all copies of a task go the same way."""
-    merged = values.get("merging", {"senders": {}})["senders"]
     return (
         int(values["finished"]),
         int(values["records_in"]),
-        int(values["position"]) + sum(int(sender[0]) for sender in merged.values()),
+        int(values["position"]) + sum(int(sender[0]) for sender in _senders(values).values()),
         int(values["source_ended"]),
     )
+
+
+def _senders(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The queues of single senders, with their positions first."""
+    found = {**values.get("merging", {"senders": {}})["senders"], **values.get("agreed", {"senders": {}})["senders"]}
+    log = values.get("agreed", {}).get("log")
+    return found if log is None else {**found, "log": [log["position"]]}
 
 
 def _difference(was: Mapping[str, str], now: Mapping[str, str]) -> str:

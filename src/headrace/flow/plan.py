@@ -96,10 +96,17 @@ class TaskPlan:
     """Queues of which one must have room before it takes more: a merge may be waiting for what comes next there."""
     notices: tuple[int, ...] = ()
     """The channels on which a tracker speaks to it."""
+    agreed: tuple[PathsIn, ...] = ()
+    """What it reads, a queue for each sender, where its copies agree on the order in turns or by a leader."""
+    order_log: str | None = None
+    """Where the leader among its copies writes the order."""
+    takes_beats: bool = False
+    """Do beats come in here, to be sent on by all?"""
 
     @property
     def inboxes(self) -> tuple[str, ...]:
-        return (*(each.queue for each in self.merges), *(() if self.inbox is None else (self.inbox,)))
+        logs = [queue for queue in (self.inbox, self.order_log) if queue is not None]
+        return (*(each.queue for each in (*self.merges, *self.agreed)), *logs)
 
 
 @dataclass(frozen=True)
@@ -127,17 +134,19 @@ class Plan:
             for producer in range(edge.producers)
             if index in edge.route.reaches(edge.place(producer))
         ]
-        merges = self._merges(own, index)
+        merges = self._senders([edge for edge in own if edge.ordering is not None], index)
+        agreed = self._senders(own, index) if self._agrees(vertex.name) else ()
         # A tracker never waits for those that wait for it.
         outputs = [
             edge for edge in self.edges_from(vertex) if not edge.back and not (edge.notices and vertex.name == AGENT)
         ]
-        blocking = [queue for edge in outputs if edge.ordering is None for queue in self._queues_of(edge, index)]
-        pooled = [queue for edge in outputs if edge.ordering is not None for queue in self._queues_of(edge, index)]
+        own_queues = [edge for edge in outputs if edge.ordering is not None or self._agrees(edge.consumer)]
+        blocking = [queue for edge in outputs if edge not in own_queues for queue in self._queues_of(edge, index)]
+        pooled = [queue for edge in own_queues for queue in self._queues_of(edge, index)]
         sinks = [self.graph.node(name).sink for name in vertex.nodes]
         blocking += [outside(sink.name) for sink in sinks if isinstance(sink, QueueEnd)]
         is_told = any(edge.notices for edge in own)
-        inbox: str | None = None if merges and not is_told else self.inbox(vertex.name, index)
+        inbox: str | None = None if agreed or (merges and not is_told) else self.inbox(vertex.name, index)
         if head.source is not None:
             inbox = outside(head.source.name) if isinstance(head.source, QueueEnd) else None
         return TaskPlan(
@@ -151,18 +160,30 @@ class Plan:
             merges,
             tuple(pooled),
             tuple(channel for edge, channel in reaching if edge.notices and edge.vertex == AGENT),
+            agreed,
+            f"{self.graph.name}.order.{vertex.name}.{index}" if agreed and self.graph.agreement == "leader" else None,
+            self.graph.agreement == "round-robin" and bool(own) and not agreed,
         )
 
-    def _merges(self, edges: list[Edge], index: int) -> tuple[PathsIn, ...]:
+    def _agrees(self, vertex: str) -> bool:
+        """Do the copies of its tasks read a queue for each sender, and agree on the order?
+
+        Where a source sends to a task, its records and the beats are mixed in one queue, once for all copies.
+        """
+        own = [edge for edge in self.edges if edge.consumer == vertex]
+        if self.graph.agreement == "round-robin":
+            return bool(own) and not any(self.graph.node(edge.vertex).source is not None for edge in own)
+        return self.graph.agreement == "leader" and sum(edge.producers for edge in own) > 1
+
+    def _senders(self, edges: list[Edge], index: int) -> tuple[PathsIn, ...]:
         return tuple(
             PathsIn(
                 self.queue_of(edge, producer, index),
                 edge.channel(producer, index),
                 f"{edge.vertex}.{producer}",
-                edge.widths[producer],
+                edge.widths[producer] if edge.widths else 1,
             )
             for edge in edges
-            if edge.ordering is not None
             for producer in range(edge.producers)
             if index in edge.route.reaches(edge.place(producer))
         )
@@ -170,7 +191,8 @@ class Plan:
     def queue_of(self, edge: Edge, producer: int, consumer: int) -> str:
         """What a task appends to by an edge."""
         inbox = self.inbox(edge.consumer, consumer)
-        return inbox if edge.ordering is None else f"{inbox}.{edge.number}.{producer}"
+        has_own = edge.ordering is not None or self._agrees(edge.consumer)
+        return f"{inbox}.{edge.number}.{producer}" if has_own else inbox
 
     def _queues_of(self, edge: Edge, producer: int) -> list[str]:
         return [self.queue_of(edge, producer, consumer) for consumer in edge.route.reaches(edge.place(producer))]
@@ -197,7 +219,17 @@ class Plan:
     @cached_property
     def shares(self) -> dict[str, int]:
         """For each queue of a task that merges, how many of them it reads."""
-        return {each.queue: len(task.merges) for task in self.tasks.values() for each in task.merges}
+        return {
+            each.queue: len(senders)
+            for task in self.tasks.values()
+            for senders in (task.merges, task.agreed)
+            for each in senders
+        }
+
+    @property
+    def beats(self) -> str | None:
+        """The queue of the pulse that goes through all tasks, where copies take inputs in turns."""
+        return f"{self.graph.name}.beats" if self.graph.agreement == "round-robin" else None
 
     def inbox(self, vertex: str, index: int) -> str:
         return f"{self.graph.name}.in.{vertex}.{index}"
@@ -225,10 +257,11 @@ class Plan:
                 seen.add(name)
                 waiting += [edge.vertex for edge in self.edges if edge.consumer == name]
         found = [each for each in self.tasks.values() if each.vertex.name in seen]
-        return [
+        logs = [each.order_log for each in found if each.order_log is not None]
+        return logs + [
             each.inbox
             for each in found
-            if each.inbox is not None and (len(each.channels) != 1 or each.vertex.name == AGENT)
+            if each.inbox is not None and (len(each.channels) != 1 or each.takes_beats or each.vertex.name == AGENT)
         ]
 
     def edges_from(self, vertex: Vertex) -> list[Edge]:
@@ -248,6 +281,7 @@ class Plan:
         """All queues, those of the outside too."""
         found = [queue for task in self.tasks.values() for queue in task.inboxes]
         found += [outside(node.sink.name) for node in self.graph.nodes if isinstance(node.sink, QueueEnd)]
+        found += [] if self.beats is None else [self.beats]
         return list(dict.fromkeys(found))
 
     @cached_property
@@ -260,6 +294,8 @@ class Plan:
             side = f".{edge.output}" if edge.output else ""
             order = "" if edge.ordering is None else f", {edge.ordering}"
             found[f"{edge.node}{side} -> {edge.consumer}"] = f"{edge.route}{order}"
+        if self.graph.agreement != "queue":
+            found["the order of inputs"] = self.graph.agreement
         # Channels are numbered in the order in which arrows are drawn.
         found["the order of drawing"] = ", ".join(f"{edge.node}{edge.output} -> {edge.consumer}" for edge in self.edges)
         return found

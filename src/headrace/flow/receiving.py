@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.errors import QueueDamaged
 from headrace.flow.losses import Loss
 from headrace.flow.plan import TaskPlan
+from headrace.flow.pulses import BEATS
 from headrace.flow.regions import AGENT
 from headrace.model.frames import Frame, Kind
 
@@ -23,6 +24,8 @@ def new_part(
         return None
     if frame.message is not None and "change" in frame.message:
         return frame if frame.message["change"] > changed else None
+    if frame.message is not None and "beat" in frame.message and frame.channel == BEATS:
+        return frame if plan.takes_beats else None
     if frame.kind == Kind.REPORT and plan.vertex.name == AGENT:
         return frame
     expected = numbers.get(frame.channel)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from headrace.flow.carrying import Carrying
@@ -24,6 +26,7 @@ class Sending:
             for edge in self.edges
             for consumer in edge.route.reaches(edge.place(task.index))
         }
+        self._edge_of = {edge.number: edge for edge in self.edges}
         self.sent: dict[int, int] = {}
         self.routed: dict[int, int] = {}
         self.records = 0
@@ -41,6 +44,10 @@ class Sending:
         """How far the task has come, to all that the order is carried to."""
         for place, frame in self._order.beats(self.sent) if self._order is not None else ():
             self.put(self._queues[place], frame)
+
+    def pulse(self, number: int) -> None:
+        """A beat, to all that the task can send to: it has its place among the records."""
+        self._put_on_all(lambda channel, first: frames.control(channel, first, {"beat": number}))
 
     def route(self, edge: Edge, batch: pa.RecordBatch) -> None:
         before = self.routed.get(edge.number, 0)
@@ -64,8 +71,11 @@ class Sending:
 
     def end(self) -> None:
         """Every channel."""
+        self._put_on_all(frames.end)
+
+    def _put_on_all(self, frame: Callable[[int, int], frames.Frame]) -> None:
         for (number, consumer), queue in self._queues.items():
-            channel = next(each for each in self.edges if each.number == number).channel(self._index, consumer)
+            channel = self._edge_of[number].channel(self._index, consumer)
             first = self.sent.get(channel, 0)
             self.sent[channel] = first + 1
-            self.put(queue, frames.encode(frames.end(channel, first)))
+            self.put(queue, frames.encode(frame(channel, first)))

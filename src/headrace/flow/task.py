@@ -6,29 +6,32 @@ starts again from a snapshot sends again just what it sent, under the same numbe
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.flow.carrying import Carrying, numbering
-from headrace.flow.effects import Append, Deliver, Effect, Snapshot
+from headrace.flow.agreed import Agreed
+from headrace.flow.carrying import Carrying
+from headrace.flow.copies import copy_of
+from headrace.flow.delivering import Delivering
+from headrace.flow.effects import Append, Effect, Snapshot
 from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.graph import Node
 from headrace.flow.io import Feed
 from headrace.flow.losses import Loss
 from headrace.flow.merging import Merging
-from headrace.flow.operators import MAIN, Behaviour, Keeper, Operator, Outputs, Shape
-from headrace.flow.pieces import MOST_RECORDS, copied, cut
+from headrace.flow.opening import opened
+from headrace.flow.operators import MAIN, Keeper, Outputs
+from headrace.flow.pieces import MOST_RECORDS, copied
 from headrace.flow.plan import Plan, TaskPlan
-from headrace.flow.queue_ends import QueueEnd, outside
+from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.receiving import new_part
-from headrace.flow.regions import AGENT, AgentStage
+from headrace.flow.regions import AGENT
 from headrace.flow.sending import Sending
 from headrace.flow.state_files import StateFiles
 from headrace.flow.telling import Telling
-from headrace.flow.tracked import STATE, AgentOperator, Passing, TaskTracking, report_frames
+from headrace.flow.tracked import STATE, AgentOperator, TaskTracking, report_frames
 from headrace.model import frames
 from headrace.model.frames import Frame, Kind
 from headrace.order import columns
@@ -60,7 +63,6 @@ class Task:
         self.finished = False
         self.next: dict[int, int] = dict.fromkeys(task.channels, 0)
         self.ended: set[int] = set()
-        self.delivered: dict[str, int] = {}
         self.changed = 0
         """The number of the last change that came with its inbox."""
         self.changed_at = 0
@@ -77,26 +79,13 @@ class Task:
         is_tracked = region is not None and task.vertex.name in region.group_of
         self.tracking = TaskTracking(plan, task, region) if region is not None and is_tracked else None
         self._sending = Sending(plan, task, self._order, self.tracking)
-        self._operators: dict[str, Operator] = {}
+        self._delivering = Delivering(plan.graph, task, self.name, self._sending)
+        self._agreed = Agreed(task, plan.graph.agreement, copy_of(self.name), losses) if task.agreed else None
+        self.pulse = 0
+        """The last beat that came with its inbox."""
+        self._operators = opened(plan, task, self._kept, self._order, self.tracking)
         self._files = StateFiles()
-        for name in task.vertex.nodes:
-            node = plan.graph.node(name)
-            if node.behaviour is not None:
-                outputs = {MAIN: node.schema, **node.sides}
-                shape = Shape(name, outputs, self._kept, task.index, task.vertex.parallelism)
-                self._operators[name] = self._opened(plan, node.behaviour, shape)
         self._telling = Telling(self.tracking, self._operators, task.vertex.name) if self.tracking else None
-        self._effects: list[Effect] = []
-
-    def _opened(self, plan: Plan, behaviour: Behaviour, shape: Shape) -> Operator:
-        if isinstance(behaviour, AgentStage):
-            assert plan.region is not None
-            return AgentOperator(plan.region, shape)
-        if self.tracking is not None and self.tracking.is_passing:
-            return Passing(behaviour.open(shape), shape.stage, self.tracking)
-        if self._order is None or shape.stage not in self._carried:
-            return behaviour.open(shape)
-        return numbering(plan, shape.stage, behaviour.open_ordered(shape, self._order.keys, self._order.with_path))
 
     @property
     def sent(self) -> dict[int, int]:
@@ -108,17 +97,25 @@ class Task:
         return self._sending.records
 
     @property
+    def outside_channels(self) -> Mapping[int, str]:
+        return self._delivering.channels
+
+    @property
     def is_source(self) -> bool:
         return not self.plan.inboxes
 
     @property
     def positions(self) -> dict[str, int]:
         """Where it reads on, in each of its queues, after its last snapshot."""
+        if self._agreed is not None:
+            return self._agreed.positions
         own = {} if self.plan.inbox is None else {self.plan.inbox: self.position}
         return own if self._merging is None else {**self._merging.positions, **own}
 
     def wanted(self) -> Sequence[str]:
         """The queues it would read."""
+        if self._agreed is not None:
+            return self._agreed.wanted()
         if self._merging is None:
             return self.plan.inboxes
         return [*self._merging.wanted(), *(() if self.plan.inbox is None else (self.plan.inbox,))]
@@ -128,6 +125,8 @@ class Task:
         found = {name: operator.report() for name, operator in self._operators.items()}
         if self._merging is not None:
             found["order"] = self._merging.report()
+        if self._agreed is not None:
+            found["agreement"] = self._agreed.report()
         return {name: report for name, report in found.items() if report is not None}
 
     # -------------------------------------------------------------------- take
@@ -135,7 +134,7 @@ class Task:
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
         """Frames of the inbox, in their order."""
         run: list[Frame] = []
-        rows, is_beating = 0, False
+        rows, is_beating, was_finished = 0, False, self.finished and self.plan.takes_beats
         for entry in entries:
             frame = new_part(self.plan, self.next, self.changed, self._losses, frames.decode(entry.frame), entry.next)
             self.position = entry.next
@@ -167,19 +166,26 @@ class Task:
                 self.ended.add(frame.channel)
                 if self._order is not None:
                     self._order.end(frame.channel)
+                # A beat behind the last end is not sent on, wherever the frames are cut.
+                if self.plan.takes_beats and not self.finished and self._all_ended():
+                    self._finish()
+            elif frame.message is not None and "beat" in frame.message:
+                self._beat_until(frame.message["beat"])
             elif frame.message is not None and "change" in frame.message:
                 self.changed, self.changed_at = frame.message["change"], entry.next
                 self._operators[frame.message["stage"]].change(frame.message)
         self._run_frames(run)
         if is_beating:
             self._sending.beat()
-        self.dirty = self.dirty or bool(entries)
+        self.dirty = self.dirty or (bool(entries) and not was_finished)
         if not self.finished and self._all_ended():
             self._finish()
         return self._taken()
 
     def take_path(self, queue: str, entries: Sequence[Entry]) -> list[Effect]:
-        """Frames of a data path, in their order."""
+        """Frames of a data path, or of a sender, in their order."""
+        if self._agreed is not None:
+            return self._take_agreed(self._agreed, queue, entries)
         assert self._merging is not None and self._order is not None  # noqa: PT018
         is_beating = self._merging.take(queue, entries)
         released = self._merging.release()
@@ -196,6 +202,34 @@ class Task:
         if not self.finished and self._merging.is_over:
             self._finish()
         return self._taken()
+
+    def _take_agreed(self, agreed: Agreed, queue: str, entries: Sequence[Entry]) -> list[Effect]:
+        self.dirty = (agreed.take(queue, entries) and not self.finished) or self.dirty
+        for run in agreed.release():
+            if run.beat is not None:
+                self._sending.pulse(run.beat)
+            elif run.records is not None:
+                self._run_head(run.records)
+        for log, frame in agreed.proposed():
+            self._sending.put(log, frame)
+        self.next.update(agreed.numbers)
+        if not self.finished and agreed.is_over:
+            self._finish()
+        return self._taken()
+
+    def _beat_until(self, number: int) -> None:
+        """The pulse, which comes to all that sources send to: no beat is left out, and none is there twice."""
+        if not self.finished:
+            for each in range(self.pulse + 1, number + 1):
+                self._sending.pulse(each)
+            self.pulse = max(self.pulse, number)
+
+    def say(self, now_s: float, is_silent: bool) -> list[Effect]:
+        """What a copy says to the others of its task, whether it is silent or not."""
+        if self._agreed is None or self.finished:
+            return []
+        told = [*self._agreed.tick(now_s, is_silent), *self._agreed.proposed()]
+        return [Append(queue, [frame]) for queue, frame in told]
 
     def beat(self, now_s: float = 0.0) -> list[Effect]:
         """How far a source has come, to all that the order is carried to; of others, once after a restart."""
@@ -278,7 +312,7 @@ class Task:
         if self._order is not None and node.name not in self._carried:
             batch = columns.without(batch)
         if node.sink is not None:
-            self._deliver(node, batch)
+            self._delivering.deliver(node, batch)
         elif node.source is not None:
             self._send(node, [(MAIN, batch)])
         else:
@@ -295,28 +329,6 @@ class Task:
                 if edge.node == node.name and edge.output == output:
                     self._sending.route(edge, batch)
 
-    def _deliver(self, node: Node, batch: pa.RecordBatch) -> None:
-        first = self.delivered.get(node.name, 0)
-        self.delivered[node.name] = first + batch.num_rows
-        self._sending.records += batch.num_rows
-        if isinstance(node.sink, QueueEnd):
-            for part in cut(batch):
-                frame = frames.data(self._outside_channel(node.name), first, part)
-                self._sending.put(outside(node.sink.name), frames.encode(frame))
-                first += part.num_rows
-        else:
-            self._effects.append(Deliver(self.name, node.name, first, batch))
-
-    @property
-    def outside_channels(self) -> dict[int, str]:
-        """Of queues outside, with the sinks that write to them."""
-        sinks = [name for name in self.plan.vertex.nodes if isinstance(self._graph.node(name).sink, QueueEnd)]
-        return {self._outside_channel(name): name for name in sinks}
-
-    def _outside_channel(self, sink: str) -> int:
-        """Other sinks, and other flows, may write to the same queue."""
-        return zlib.crc32(f"{self._graph.name}.{sink}.{self.plan.index}".encode())
-
     def _finish(self) -> None:
         """All input has come and gone: each node in turn gives what it still has, then every channel ends."""
         self.finished = True
@@ -332,16 +344,11 @@ class Task:
             for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
                 self._sending.put(queue, frame)
         self._sending.end()
-        for name in self.plan.vertex.nodes:
-            sink = self._graph.node(name).sink
-            if isinstance(sink, QueueEnd):
-                last = frames.end(self._outside_channel(name), self.delivered.get(name, 0))
-                self._sending.put(outside(sink.name), frames.encode(last))
+        self._delivering.end()
 
     def _taken(self) -> list[Effect]:
-        effects = [*(Append(queue, parts) for queue, parts in self._sending.taken().items()), *self._effects]
-        self._effects = []
-        return effects
+        appends = [Append(queue, parts) for queue, parts in self._sending.taken().items()]
+        return [*appends, *self._delivering.taken()]
 
     # ----------------------------------------------------------------- tracking
 
@@ -365,7 +372,7 @@ class Task:
             "ended": sorted(self.ended),
             "sent": self.sent,
             "routed": self._sending.routed,
-            "delivered": self.delivered,
+            "delivered": self._delivering.delivered,
             "changed": self.changed,
             "changed_at": self.changed_at,
             "records_in": self.records_in,
@@ -374,6 +381,10 @@ class Task:
         }
         if self._merging is not None:
             values["merging"] = self._merging.snapshot()
+        if self._agreed is not None:
+            values["agreed"] = self._agreed.snapshot()
+        if self.plan.takes_beats:
+            values["pulse"] = self.pulse
         if self.tracking is not None:
             values["tracking"] = self.tracking.values()
         if self._order is not None:
@@ -399,11 +410,14 @@ class Task:
         self.ended = set(values["ended"])
         self._sending.sent = {int(channel): number for channel, number in values["sent"].items()}
         self._sending.routed = {int(edge): count for edge, count in values["routed"].items()}
-        self.delivered = dict(values["delivered"])
+        self._delivering.delivered = dict(values["delivered"])
         self.changed, self.changed_at = values.get("changed", 0), values.get("changed_at", 0)
         self.records_in, self._sending.records = values["records_in"], values["records_out"]
         if self._merging is not None:
             self._merging.restore(values["merging"])
+        if self._agreed is not None:
+            self._agreed.restore(values["agreed"])
+        self.pulse = values.get("pulse", 0)
         if self.tracking is not None:
             self.tracking.set_values(values["tracking"])
         if self._order is not None:

@@ -29,6 +29,7 @@ from headrace.flow.effects import (
 from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
+from headrace.flow.pulses import Pulse
 from headrace.flow.silence import Silence
 from headrace.flow.substream_reports import SubstreamReports
 from headrace.flow.task import Task
@@ -73,6 +74,8 @@ class Worker:
         self.tasks = {name: Task(plan, planned[name], losses, files(name), name) for name in tasks}
         self._silent = {name: Silence(self.tasks[name].outside_channels) for name in tasks if name in silent}
         self._looking: set[str] = set()
+        entries = [task.plan.inbox for task in self.tasks.values() if task.plan.takes_beats and task.plan.inbox]
+        self._pulse = None if plan.beats is None else Pulse(plan.beats, number, entries, pace.beat_s)
         self._by_inbox = {queue: task for task in self.tasks.values() for queue in task.plan.inboxes}
         self.blocking = sorted(
             {queue for task in self.tasks.values() for queue in (*task.plan.blocking, *task.plan.pooled)}
@@ -99,6 +102,8 @@ class Worker:
         self._versions[task] = version
         self._changed[task] = self.tasks[task].changed
         self._reports.restored(task)
+        if self._pulse is not None:
+            self._pulse.last = max(self._pulse.last, self.tasks[task].pulse)
 
     # ------------------------------------------------------------------- wants
 
@@ -107,7 +112,8 @@ class Worker:
 
         Also of tasks that have finished: a producer that starts again sends again, and waits for room.
         """
-        return [
+        beats = [] if self._pulse is None else [self._pulse.log]
+        return beats + [
             queue
             for task in self.tasks.values()
             if not self._has_no_room(task, full) and not (self._paused and not task.plan.channels)  # it is a source
@@ -130,11 +136,18 @@ class Worker:
 
     @property
     def positions(self) -> dict[str, int]:
+        """Of its queues; of the beats none, which are read from where they end."""
         return {queue: position for task in self.tasks.values() for queue, position in task.positions.items()}
+
+    @property
+    def beats(self) -> str | None:
+        return None if self._pulse is None else self._pulse.log
 
     # ---------------------------------------------------------------------- on
 
     def on(self, stimulus: Stimulus) -> list[Effect]:
+        if isinstance(stimulus, Arrived) and self._pulse is not None and stimulus.queue == self._pulse.log:
+            return [*self._pulse.take(stimulus.entries), Acknowledge(self._pulse.log, self._pulse.position)]
         if isinstance(stimulus, Arrived):
             return self._arrived(self._by_inbox[stimulus.queue], stimulus)
         if isinstance(stimulus, Fed):
@@ -154,7 +167,7 @@ class Worker:
         return self._told(stimulus.message)
 
     def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
-        if not task.plan.merges or arrived.queue == task.plan.inbox:
+        if arrived.queue == task.plan.inbox:
             effects = self._said(task, task.take(arrived.entries))
             return [*effects, Acknowledge(arrived.queue, task.position), *self._reports.full()]
         # What a merge keeps is no reason to send it less: it may be waiting for just this path.
@@ -168,7 +181,9 @@ class Worker:
             self._beaten_at = now_s
             effects += [effect for task in self.tasks.values() for effect in self._said(task, task.beat(now_s))]
         effects += self._reports.due()
+        effects += [] if self._pulse is None else self._pulse.tick(now_s, self._paused)
         for name, task in self.tasks.items():
+            effects += task.say(now_s, name in self._silent)
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
             if name in self._silent:
                 effects += self._look(name, now_s)
@@ -261,6 +276,7 @@ class Worker:
                 "epoch": self.epoch,
                 "probe": probe,
                 "paused": self._paused,
+                "beats": 0 if self._pulse is None else self._pulse.position,
                 "tasks": {name: self._task_report(name, task) for name, task in self.tasks.items()},
             }
         )

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from headrace.simulate.world import World
 
 PACE = Pace(commit_s=0.3, report_s=0.1)
+SLOW_BEATS = Pace(commit_s=0.3, report_s=0.1, beat_s=0.3)
+"""A process here takes few frames at a time: beats must not be all that it does."""
 
 
 class Died(Exception):
@@ -72,7 +74,7 @@ class Process:
             self.number,
             self.epoch,
             self._tasks,
-            PACE,
+            PACE if self.world.plan.beats is None else SLOW_BEATS,
             self.world.losses,
             lambda task: FilesInMemory(disk.files, f"{task} {self.epoch} "),
             self._silent,
@@ -82,6 +84,8 @@ class Process:
             if found is not None:
                 self.worker.restore(each, found[0], found[1], disk.files.__getitem__)
         self._read = dict(self.worker.positions)
+        if self.worker.beats is not None:
+            self._read[self.worker.beats] = len(disk.queue(self.worker.beats).frames)
         for name, task in self.worker.tasks.items():
             source = self.world.graph.node(task.plan.vertex.name).source
             if source is not None and not isinstance(source, QueueEnd):
@@ -140,7 +144,9 @@ class Process:
         """Something that is there: as much as chance has it, of one or of several."""
         disk, room = self.world.disk, self.world.setup.room_frames
         full = {
-            name for name in self.worker.blocking if len(disk.queue(name).frames) - disk.queue(name).acknowledged > room
+            name
+            for name in self.worker.blocking
+            if name in self.world.read and len(disk.queue(name).frames) - disk.queue(name).acknowledged > room
         }
         found: list[Stimulus] = []
         for queue in self.worker.inboxes(full):

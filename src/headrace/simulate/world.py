@@ -83,6 +83,8 @@ class World:
     def __init__(self, graph: Graph, setup: Setup):
         self.graph, self.setup = graph, setup
         self.plan: Plan = make_plan(graph)
+        self.read = {queue for task in self.plan.tasks.values() for queue in task.inboxes}
+        """The queues that somebody reads: others have room for all."""
         self.disk = Disk()
         self.received = Received()
         self.now = 0.0
@@ -227,6 +229,7 @@ class World:
             elif isinstance(effect, Truncate):
                 queue = self.disk.queue(effect.queue)
                 queue.start = max(queue.start, effect.position)
+                queue.synced = max(queue.synced, effect.position)
             elif isinstance(effect, Finish):
                 self._over = True
                 if effect.problem is not None:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
-from headrace.flow.copies import replication
+from headrace.flow.copies import agreed, replication
 from headrace.flow.effects import Exited
 from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
@@ -59,6 +59,7 @@ class Flow(DrawnFlow):
         heartbeat_s: float = 0.01,
         replicas: int | Mapping[str, int] = 1,
         mode: str = "active",
+        order: str = "queue",
     ) -> Job:
         """Run it on this session; a flow of the same name that ran at the same place before goes on where it was.
 
@@ -74,8 +75,10 @@ class Flow(DrawnFlow):
                    stages, `{"score": 2}`
         `mode`     what copies do: `active`, all send what they have, and the first copy of each record counts;
                    `standby`, one speaks, and another one takes over; `none`
+        `order`    how copies agree on the order of what several tasks send them: `queue`, they read the same queue;
+                   `round-robin`, in turns, between beats of `heartbeat_s`; `leader`, one of them decides
         """
-        graph = self.graph()
+        graph = agreed(order, self.graph())
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
         if not folder:
             raise FlowError(
@@ -106,8 +109,8 @@ def _workers(spark: SparkSession, tasks: int, wanted: int | None, copies: int) -
     if copies > min(wanted or slots, slots):
         which = f"this session has {slots} task slots" if wanted is None or wanted > slots else f"workers={wanted}"
         raise FlowError(
-            f"{copies} copies of a task need {copies} workers, each in a slot of its own, and {which}; start Spark with "
-            f'more cores, for example master("local[{copies}]"), or ask for fewer replicas'
+            f"{copies} copies of a task need {copies} workers, each in a slot of its own, and {which}; start Spark "
+            f'with more cores, for example master("local[{copies}]"), or ask for fewer replicas'
         )
     if wanted is None:
         return min(tasks, slots)
