@@ -173,7 +173,7 @@ class Plan:
         own = [edge for edge in self.edges if edge.consumer == vertex]
         if self.graph.agreement == "round-robin":
             return bool(own) and not any(self.graph.node(edge.vertex).source is not None for edge in own)
-        return self.graph.agreement == "leader" and sum(edge.producers for edge in own) > 1
+        return self.graph.agreement in ("leader", "arrival") and sum(edge.producers for edge in own) > 1
 
     def _senders(self, edges: list[Edge], index: int) -> tuple[PathsIn, ...]:
         return tuple(
