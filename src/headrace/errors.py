@@ -12,7 +12,8 @@ HeadraceError
 │   ├── StateDamaged        a file of it is missing, torn or changed: which, and what to do
 │   └── StateMismatch       it belongs to other metrics, another layout or a newer Headrace
 ├── FlowError               a flow cannot be run as it is drawn, or stopped
-│   └── StageFailed         a function of the user raised: stage, record, line
+│   ├── StageFailed         a function of the user raised: stage, record, line
+│   └── CopiesDiffer        copies of a task do not send the same: which record, what each has
 ├── QueueError              what moves between tasks
 │   ├── QueueDamaged        a queue has lost or changed frames
 │   ├── QueueUnreachable    a broker does not answer: which, what was tried, for how long
@@ -160,6 +161,18 @@ class StageFailed(FlowError):
         self.record = record
         self.place = place
         super().__init__(f"stage {stage}: {problem}\n  at     {place}\n  record {record}")
+
+
+class CopiesDiffer(FlowError):
+    """Copies of a task do not send the same records under the same numbers."""
+
+    def __init__(self, task: str, to: str, number: int, one: object, other: object):
+        self.task, self.to, self.number = task, to, number
+        super().__init__(
+            f"copies of {task} do not agree: record {number} of what they send to {to} is {one} in one and {other} in "
+            f"another; a stage in it is not a function of its records alone (a clock, chance, the order of a set): "
+            f"find it with headrace.testing.determinism.check_deterministic"
+        )
 
 
 class QueueError(HeadraceError):

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headrace.errors import QueueDamaged
 from headrace.flow.losses import Loss
 from headrace.flow.plan import TaskPlan
+from headrace.flow.second_copies import SecondCopies
 from headrace.model import frames
 from headrace.model.frames import Frame, Kind
 from headrace.queues.protocol import Entry
@@ -87,8 +88,10 @@ class ByArrival:
 class Agreed:
     """The inputs of one copy of a task."""
 
-    def __init__(self, plan: TaskPlan, agreement: str, copy: int, losses: Sequence[Loss]):
-        self._plan, self._losses = plan, losses
+    def __init__(
+        self, plan: TaskPlan, agreement: str, copy: int, losses: Sequence[Loss], second: SecondCopies | None = None
+    ):
+        self._plan, self._losses, self._second = plan, losses, second
         self._senders = {each.queue: _Sender(at, each.channel) for at, each in enumerate(plan.agreed)}
         names = [each.queue for each in plan.agreed]
         self._merge: RoundRobin | ByLeader | ByArrival
@@ -131,9 +134,11 @@ class Agreed:
             return self._leading.take(entries, self._losses)
         sender = self._senders[queue]
         for entry in entries:
-            frame = frames.decode(entry.frame)
+            frame, before = frames.decode(entry.frame), sender.next
             if all(loss.counts(queue, entry.next, frame.stamp) for loss in self._losses):
                 self._push(queue, sender, frame)
+                if self._second is not None:
+                    self._second.look(frame, entry.frame, before)
             sender.read.append((sender.next, entry.next))
         return True
 

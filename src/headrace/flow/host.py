@@ -114,7 +114,15 @@ class Host:
         self._store = FlowStore(setup.location, self._flow)
         files = lambda task: self._store.files(task, setup.epoch)  # noqa: E731
         self._worker = Worker(
-            self._plan, setup.worker, setup.epoch, setup.tasks, setup.pace, setup.losses, files, setup.silent
+            self._plan,
+            setup.worker,
+            setup.epoch,
+            setup.tasks,
+            setup.pace,
+            setup.losses,
+            files,
+            setup.silent,
+            setup.has_copies,
         )
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
         self._sources: dict[str, SplitReader] = {}

@@ -264,6 +264,14 @@ class Plan:
             if each.inbox is not None and (len(each.channels) != 1 or each.takes_beats or each.vertex.name == AGENT)
         ]
 
+    def producer_of(self, channel: int) -> str:
+        """The task that sends on a channel."""
+        for edge in self.edges:
+            producer = (channel - edge.first_channel) // edge.consumers
+            if 0 <= producer < edge.producers:
+                return f"{edge.vertex}.{producer}"
+        return f"channel {channel}"
+
     def edges_from(self, vertex: Vertex) -> list[Edge]:
         return [edge for edge in self.edges if edge.vertex == vertex.name]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.flow import task_state
 from headrace.flow.agreed import Agreed
 from headrace.flow.carrying import Carrying
 from headrace.flow.copies import copy_of
@@ -22,17 +23,17 @@ from headrace.flow.io import Feed
 from headrace.flow.losses import Loss
 from headrace.flow.merging import Merging
 from headrace.flow.opening import opened
-from headrace.flow.operators import MAIN, Keeper, Outputs
-from headrace.flow.pieces import MOST_RECORDS, copied
+from headrace.flow.operators import MAIN, Outputs
+from headrace.flow.pieces import MOST_RECORDS
 from headrace.flow.plan import Plan, TaskPlan
 from headrace.flow.queue_ends import QueueEnd
-from headrace.flow.receiving import new_part
+from headrace.flow.receiving import Receiving
 from headrace.flow.regions import AGENT
+from headrace.flow.second_copies import SecondCopies
 from headrace.flow.sending import Sending
 from headrace.flow.state_files import StateFiles
 from headrace.flow.telling import Telling
-from headrace.flow.tracked import STATE, AgentOperator, TaskTracking, report_frames
-from headrace.model import frames
+from headrace.flow.tracked import AgentOperator, TaskTracking, report_frames
 from headrace.model.frames import Frame, Kind
 from headrace.order import columns
 from headrace.queues.protocol import Entry
@@ -48,11 +49,15 @@ class Task:
         losses: Sequence[Loss] = (),
         files: Files | None = None,
         name: str | None = None,
+        compares: bool = False,
     ):
-        """`files`: where its stages keep what is too large for their state, if not in memory. `name`: of a copy."""
+        """`files`: where its stages keep what is too large for their state, if not in memory. `name`: of a copy.
+
+        `compares`: are there copies of those who send to it, to be held against each other?
+        """
         self.plan = task
         self.name = task.name if name is None else name
-        self._kept = files if files is not None else FilesInMemory()
+        self.kept = files if files is not None else FilesInMemory()
         self._losses = losses
         self.is_paused = False
         self.dirty = False
@@ -61,7 +66,8 @@ class Task:
         self.fed: Any = None
         self.source_ended = False
         self.finished = False
-        self.next: dict[int, int] = dict.fromkeys(task.channels, 0)
+        second = SecondCopies(plan.producer_of, task.name) if compares and plan.graph.agreement != "arrival" else None
+        self.receiving = Receiving(task, losses, second)
         self.ended: set[int] = set()
         self.changed = 0
         """The number of the last change that came with its inbox."""
@@ -72,33 +78,38 @@ class Task:
         self._fused = {name: plan.fused(name) for name in task.vertex.nodes}
         self._carried = plan.carried.nodes
         carries = bool(task.merges) or any(name in self._carried for name in task.vertex.nodes)
-        self._order = Carrying(plan, task) if carries else None
+        self.order = Carrying(plan, task) if carries else None
         waits = [edge.ordering.wait_s for edge in plan.edges if edge.consumer == task.vertex.name and edge.ordering]
-        self._merging = Merging(task.merges, plan.carried.keys, losses, waits[0]) if task.merges else None
+        self.merging = Merging(task.merges, plan.carried.keys, losses, waits[0]) if task.merges else None
         region = plan.region
         is_tracked = region is not None and task.vertex.name in region.group_of
         self.tracking = TaskTracking(plan, task, region) if region is not None and is_tracked else None
-        self._sending = Sending(plan, task, self._order, self.tracking)
-        self._delivering = Delivering(plan.graph, task, self.name, self._sending)
-        self._agreed = Agreed(task, plan.graph.agreement, copy_of(self.name), losses) if task.agreed else None
+        self.sending = Sending(plan, task, self.order, self.tracking)
+        self.delivering = Delivering(plan.graph, task, self.name, self.sending)
+        self.agreed = Agreed(task, plan.graph.agreement, copy_of(self.name), losses, second) if task.agreed else None
         self.pulse = 0
         """The last beat that came with its inbox."""
-        self._operators = opened(plan, task, self._kept, self._order, self.tracking)
-        self._files = StateFiles()
-        self._telling = Telling(self.tracking, self._operators, task.vertex.name) if self.tracking else None
+        self.operators = opened(plan, task, self.kept, self.order, self.tracking)
+        self.files = StateFiles()
+        self.telling = Telling(self.tracking, self.operators, task.vertex.name) if self.tracking else None
+
+    @property
+    def next(self) -> dict[int, int]:
+        """For each channel, what is to come next."""
+        return self.receiving.next
 
     @property
     def sent(self) -> dict[int, int]:
         """For each channel, how many numbers were taken."""
-        return self._sending.sent
+        return self.sending.sent
 
     @property
     def records_out(self) -> int:
-        return self._sending.records
+        return self.sending.records
 
     @property
     def outside_channels(self) -> Mapping[int, str]:
-        return self._delivering.channels
+        return self.delivering.channels
 
     @property
     def is_source(self) -> bool:
@@ -107,26 +118,26 @@ class Task:
     @property
     def positions(self) -> dict[str, int]:
         """Where it reads on, in each of its queues, after its last snapshot."""
-        if self._agreed is not None:
-            return self._agreed.positions
+        if self.agreed is not None:
+            return self.agreed.positions
         own = {} if self.plan.inbox is None else {self.plan.inbox: self.position}
-        return own if self._merging is None else {**self._merging.positions, **own}
+        return own if self.merging is None else {**self.merging.positions, **own}
 
     def wanted(self) -> Sequence[str]:
         """The queues it would read."""
-        if self._agreed is not None:
-            return self._agreed.wanted()
-        if self._merging is None:
+        if self.agreed is not None:
+            return self.agreed.wanted()
+        if self.merging is None:
             return self.plan.inboxes
-        return [*self._merging.wanted(), *(() if self.plan.inbox is None else (self.plan.inbox,))]
+        return [*self.merging.wanted(), *(() if self.plan.inbox is None else (self.plan.inbox,))]
 
     def reports(self) -> dict[str, Any]:
         """What its stages have to say, by their names."""
-        found = {name: operator.report() for name, operator in self._operators.items()}
-        if self._merging is not None:
-            found["order"] = self._merging.report()
-        if self._agreed is not None:
-            found["agreement"] = self._agreed.report()
+        found = {name: operator.report() for name, operator in self.operators.items()}
+        if self.merging is not None:
+            found["order"] = self.merging.report()
+        if self.agreed is not None:
+            found["agreement"] = self.agreed.report()
         return {name: report for name, report in found.items() if report is not None}
 
     # -------------------------------------------------------------------- take
@@ -136,14 +147,14 @@ class Task:
         run: list[Frame] = []
         rows, is_beating, was_finished = 0, False, self.finished and self.plan.takes_beats
         for entry in entries:
-            frame = new_part(self.plan, self.next, self.changed, self._losses, frames.decode(entry.frame), entry.next)
+            frame = self.receiving.new_part(entry, self.changed)
             self.position = entry.next
             if frame is None:
                 continue
             if frame.kind == Kind.HEARTBEAT:
                 is_beating = True
-                if self._order is not None:
-                    self._order.hear(frame.channel, frame.progress)
+                if self.order is not None:
+                    self.order.hear(frame.channel, frame.progress)
                 continue
             if frame.kind == Kind.DATA and frame.batch is not None:
                 if run and (
@@ -158,48 +169,52 @@ class Task:
                     continue
             self._run_frames(run)
             run, rows = [], 0
-            if frame.kind == Kind.REPORT and frame.batch is not None:
-                agent = self._operators[self.plan.vertex.name]
-                assert isinstance(agent, AgentOperator)
-                self._send(self._graph.node(self.plan.vertex.name), agent.take(frame.batch))
-            elif frame.kind == Kind.END:
-                self.ended.add(frame.channel)
-                if self._order is not None:
-                    self._order.end(frame.channel)
-                # A beat behind the last end is not sent on, wherever the frames are cut.
-                if self.plan.takes_beats and not self.finished and self._all_ended():
-                    self._finish()
-            elif frame.message is not None and "beat" in frame.message:
-                self._beat_until(frame.message["beat"])
-            elif frame.message is not None and "change" in frame.message:
-                self.changed, self.changed_at = frame.message["change"], entry.next
-                self._operators[frame.message["stage"]].change(frame.message)
+            self._on_other(frame, entry.next)
         self._run_frames(run)
         if is_beating:
-            self._sending.beat()
+            self.sending.beat()
         self.dirty = self.dirty or (bool(entries) and not was_finished)
         if not self.finished and self._all_ended():
             self._finish()
         return self._taken()
 
+    def _on_other(self, frame: Frame, position: int) -> None:
+        """What is not a record."""
+        if frame.kind == Kind.REPORT and frame.batch is not None:
+            agent = self.operators[self.plan.vertex.name]
+            assert isinstance(agent, AgentOperator)
+            self._send(self._graph.node(self.plan.vertex.name), agent.take(frame.batch))
+        elif frame.kind == Kind.END:
+            self.ended.add(frame.channel)
+            if self.order is not None:
+                self.order.end(frame.channel)
+            # A beat behind the last end is not sent on, wherever the frames are cut.
+            if self.plan.takes_beats and not self.finished and self._all_ended():
+                self._finish()
+        elif frame.message is not None and "beat" in frame.message:
+            self._beat_until(frame.message["beat"])
+        elif frame.message is not None and "change" in frame.message:
+            self.changed, self.changed_at = frame.message["change"], position
+            self.operators[frame.message["stage"]].change(frame.message)
+
     def take_path(self, queue: str, entries: Sequence[Entry]) -> list[Effect]:
         """Frames of a data path, or of a sender, in their order."""
-        if self._agreed is not None:
-            return self._take_agreed(self._agreed, queue, entries)
-        assert self._merging is not None and self._order is not None  # noqa: PT018
-        is_beating = self._merging.take(queue, entries)
-        released = self._merging.release()
+        if self.agreed is not None:
+            return self._take_agreed(self.agreed, queue, entries)
+        assert self.merging is not None and self.order is not None  # noqa: PT018
+        is_beating = self.merging.take(queue, entries)
+        released = self.merging.release()
         if released is not None:
             if self.tracking is not None:
                 self.tracking.begin()
                 self.tracking.merged(released)
             self._run_head(released)
-        self._order.own = self._merging.frontier
+        self.order.own = self.merging.frontier
         if is_beating:
-            self._sending.beat()
-        self.next.update(self._merging.numbers)
+            self.sending.beat()
+        self.next.update(self.merging.numbers)
         self.dirty = self.dirty or bool(entries)
-        if not self.finished and self._merging.is_over:
+        if not self.finished and self.merging.is_over:
             self._finish()
         return self._taken()
 
@@ -207,11 +222,11 @@ class Task:
         self.dirty = (agreed.take(queue, entries) and not self.finished) or self.dirty
         for run in agreed.release():
             if run.beat is not None:
-                self._sending.pulse(run.beat)
+                self.sending.pulse(run.beat)
             elif run.records is not None:
                 self._run_head(run.records)
         for log, frame in agreed.proposed():
-            self._sending.put(log, frame)
+            self.sending.put(log, frame)
         self.next.update(agreed.numbers)
         if not self.finished and agreed.is_over:
             self._finish()
@@ -221,22 +236,22 @@ class Task:
         """The pulse, which comes to all that sources send to: no beat is left out, and none is there twice."""
         if not self.finished:
             for each in range(self.pulse + 1, number + 1):
-                self._sending.pulse(each)
+                self.sending.pulse(each)
             self.pulse = max(self.pulse, number)
 
     def say(self, now_s: float, is_silent: bool) -> list[Effect]:
         """What a copy says to the others of its task, whether it is silent or not."""
-        if self._agreed is None or self.finished:
+        if self.agreed is None or self.finished:
             return []
-        told = [*self._agreed.tick(now_s, is_silent), *self._agreed.proposed()]
+        told = [*self.agreed.tick(now_s, is_silent), *self.agreed.proposed()]
         return [Append(queue, [frame]) for queue, frame in told]
 
     def beat(self, now_s: float = 0.0) -> list[Effect]:
         """How far a source has come, to all that the order is carried to; of others, once after a restart."""
-        for queue, frame in self._merging.hurry(now_s) if self._merging is not None else ():
-            self._sending.put(queue, frame)
-        if self._order is not None and not self.finished and not (self.plan.channels and self._order.told):
-            self._sending.beat()
+        for queue, frame in self.merging.hurry(now_s) if self.merging is not None else ():
+            self.sending.put(queue, frame)
+        if self.order is not None and not self.finished and not (self.plan.channels and self.order.told):
+            self.sending.beat()
         return self._taken()
 
     def feed(self, feed: Feed, coarse: int = 0) -> list[Effect]:
@@ -267,8 +282,8 @@ class Task:
         source = self._graph.node(self.plan.vertex.name).source
         if isinstance(source, QueueEnd):
             return source.producers is not None and len(self.ended) >= source.producers
-        if self._merging is not None:
-            return self._merging.is_over
+        if self.merging is not None:
+            return self.merging.is_over
         return set(self.plan.channels) - self.ended <= set(self.plan.notices) and self._is_told_all()
 
     def _is_told_all(self) -> bool:
@@ -279,8 +294,8 @@ class Task:
 
     def _run_frames(self, run: list[Frame]) -> None:
         batches = [frame.batch for frame in run if frame.batch is not None]
-        if batches and self._telling is not None and (self._telling.is_firm or run[0].channel in self.plan.notices):
-            self._run_told(self._telling, run)
+        if batches and self.telling is not None and (self.telling.is_firm or run[0].channel in self.plan.notices):
+            self._run_told(self.telling, run)
         elif batches:
             if self.tracking is not None:
                 self.tracking.begin()
@@ -289,8 +304,8 @@ class Task:
                 if not self.tracking.is_passing and columns.TOKEN in batches[0].schema.names:
                     batches = [batch.drop_columns([columns.TOKEN]) for batch in batches]
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            if self._order is not None:
-                batch = self._order.arrived(batch, [f.channel for f in run], [b.num_rows for b in batches])
+            if self.order is not None:
+                batch = self.order.arrived(batch, [f.channel for f in run], [b.num_rows for b in batches])
             self._run_head(batch)
 
     def _run_told(self, telling: Telling, run: Sequence[Frame]) -> None:
@@ -303,20 +318,20 @@ class Task:
 
     def _run_head(self, batch: pa.RecordBatch) -> None:
         head = self._graph.node(self.plan.vertex.name)
-        if self._order is not None and head.source is not None:
-            batch = self._order.begin(batch, self.records_in)
+        if self.order is not None and head.source is not None:
+            batch = self.order.begin(batch, self.records_in)
         self.records_in += batch.num_rows
         self._run(head, batch)
 
     def _run(self, node: Node, batch: pa.RecordBatch) -> None:
-        if self._order is not None and node.name not in self._carried:
+        if self.order is not None and node.name not in self._carried:
             batch = columns.without(batch)
         if node.sink is not None:
-            self._delivering.deliver(node, batch)
+            self.delivering.deliver(node, batch)
         elif node.source is not None:
             self._send(node, [(MAIN, batch)])
         else:
-            self._send(node, self._operators[node.name].apply(batch))
+            self._send(node, self.operators[node.name].apply(batch))
 
     def _send(self, node: Node, outputs: Outputs) -> None:
         for output, batch in outputs:
@@ -325,9 +340,9 @@ class Task:
             for consumer, wanted in self._fused[node.name]:
                 if wanted == output:
                     self._run(consumer, batch)
-            for edge in self._sending.edges:
+            for edge in self.sending.edges:
                 if edge.node == node.name and edge.output == output:
-                    self._sending.route(edge, batch)
+                    self.sending.route(edge, batch)
 
     def _finish(self) -> None:
         """All input has come and gone: each node in turn gives what it still has, then every channel ends."""
@@ -337,90 +352,33 @@ class Task:
             self.tracking.table.steps += 1
             self.tracking.is_over = self.tracking.is_source
         for name in self.plan.vertex.nodes:
-            if name in self._operators:
-                self._send(self._graph.node(name), self._operators[name].finish())
+            if name in self.operators:
+                self._send(self._graph.node(name), self.operators[name].finish())
         if self.tracking is not None:
             self.tracking.finish()
             for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
-                self._sending.put(queue, frame)
-        self._sending.end()
-        self._delivering.end()
+                self.sending.put(queue, frame)
+        self.sending.end()
+        self.delivering.end()
 
     def _taken(self) -> list[Effect]:
-        appends = [Append(queue, parts) for queue, parts in self._sending.taken().items()]
-        return [*appends, *self._delivering.taken()]
+        appends = [Append(queue, parts) for queue, parts in self.sending.taken().items()]
+        return [*appends, *self.delivering.taken()]
 
     # ----------------------------------------------------------------- tracking
 
     def heard_reports(self) -> dict[str, int]:
         """Of a tracker: how far each task has reported."""
-        agent = self._operators.get(AGENT)
+        agent = self.operators.get(AGENT)
         return agent.heard() if isinstance(agent, AgentOperator) else {}
 
     # ------------------------------------------------------------------- state
 
     def snapshot(self, epoch: int, version: int) -> Snapshot:
         """Everything needed to go on after the last frame."""
-        new = self._files.written(self._keepers(), f"{epoch:012d}-{version:08d}-{self.name}")
         self.dirty = False
-        values = {
-            "position": self.position,
-            "fed": self.fed,
-            "source_ended": self.source_ended,
-            "finished": self.finished,
-            "next": self.next,
-            "ended": sorted(self.ended),
-            "sent": self.sent,
-            "routed": self._sending.routed,
-            "delivered": self._delivering.delivered,
-            "changed": self.changed,
-            "changed_at": self.changed_at,
-            "records_in": self.records_in,
-            "records_out": self.records_out,
-            "files": self._files.parts,
-        }
-        if self._merging is not None:
-            values["merging"] = self._merging.snapshot()
-        if self._agreed is not None:
-            values["agreed"] = self._agreed.snapshot()
-        if self.plan.takes_beats:
-            values["pulse"] = self.pulse
-        if self.tracking is not None:
-            values["tracking"] = self.tracking.values()
-        if self._order is not None:
-            values["newest"] = self._order.newest
-            values["own"] = self._order.own
-            values["heard"] = self._order.heard
-        kept = tuple(name for operator in self._operators.values() for name in operator.named_files())
-        self._kept.version = version
-        return Snapshot(self.name, epoch, version, copied(values), new, self._files.names, kept)
-
-    def _keepers(self) -> dict[str, Keeper]:
-        """All that has state of its own."""
-        found: dict[str, Keeper] = dict(self._operators)
-        if self.tracking is not None and self._telling is not None:
-            found |= {STATE: self.tracking, f"{STATE}-held": self._telling}
-        return found
+        return task_state.snapshot(self, epoch, version)
 
     def restore(self, values: Mapping[str, Any], read: Callable[[str], bytes]) -> None:
         """From the values of a snapshot, and the files it names."""
-        self.position, self.fed = values["position"], values["fed"]
-        self.source_ended, self.finished = values["source_ended"], values["finished"]
-        self.next = {int(channel): number for channel, number in values["next"].items()}
-        self.ended = set(values["ended"])
-        self._sending.sent = {int(channel): number for channel, number in values["sent"].items()}
-        self._sending.routed = {int(edge): count for edge, count in values["routed"].items()}
-        self._delivering.delivered = dict(values["delivered"])
-        self.changed, self.changed_at = values.get("changed", 0), values.get("changed_at", 0)
-        self.records_in, self._sending.records = values["records_in"], values["records_out"]
-        if self._merging is not None:
-            self._merging.restore(values["merging"])
-        if self._agreed is not None:
-            self._agreed.restore(values["agreed"])
-        self.pulse = values.get("pulse", 0)
-        if self.tracking is not None:
-            self.tracking.set_values(values["tracking"])
-        if self._order is not None:
-            self._order.newest, self._order.own = values["newest"], values["own"]
-            self._order.heard = {int(channel): tick for channel, tick in values["heard"].items()}
-        self._files.restore(values["files"], self._keepers(), read)
+        task_state.restore(self, values, read)

@@ -65,13 +65,14 @@ class Worker:
         losses: Sequence[Loss] = (),
         files: Callable[[str], Files] = lambda task: FilesInMemory(),
         silent: Collection[str] = (),
+        has_copies: bool = False,
     ):
         """`files` are those of a task, see `Task`. `silent`: the copies that keep silent."""
         planned = {name: plan.tasks[task_of(name)] for name in tasks}
         self._synced = {name: tuple(plan.synced_with(planned[name])) for name in tasks}
         self.number = number
         self.epoch = epoch
-        self.tasks = {name: Task(plan, planned[name], losses, files(name), name) for name in tasks}
+        self.tasks = {name: Task(plan, planned[name], losses, files(name), name, has_copies) for name in tasks}
         self._silent = {name: Silence(self.tasks[name].outside_channels) for name in tasks if name in silent}
         self._looking: set[str] = set()
         entries = [task.plan.inbox for task in self.tasks.values() if task.plan.takes_beats and task.plan.inbox]

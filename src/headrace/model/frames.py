@@ -32,6 +32,7 @@ _HEADER: Final = struct.Struct("<4sB3xIIQqIIIq")
 _STAMP: Final = struct.Struct("<q")
 _STAMP_AT: Final = _HEADER.size - _STAMP.size
 _CRC: Final = struct.Struct("<I")
+_CHECKSUM_AT: Final = _STAMP_AT - _CRC.size
 HEADER_BYTES: Final = _HEADER.size + _CRC.size
 MOST_BYTES: Final = 64 << 20
 """No frame is longer: what claims to be is damaged."""
@@ -146,6 +147,12 @@ def numbers_of(content: bytes | memoryview) -> tuple[Kind, int, int]:
     """Of a frame of our own: its kind, its channel, and the number after its last."""
     _, kind, channel, count, first, *_ = _HEADER.unpack_from(content)
     return Kind(kind), channel, first + count
+
+
+def checksum_of(content: bytes | memoryview) -> int:
+    """Of what is in a frame of our own, whatever its header."""
+    (found,) = _CRC.unpack_from(content, _CHECKSUM_AT)
+    return int(found)
 
 
 def decode(content: bytes | memoryview) -> Frame:

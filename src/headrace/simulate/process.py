@@ -78,6 +78,7 @@ class Process:
             self.world.losses,
             lambda task: FilesInMemory(disk.files, f"{task} {self.epoch} "),
             self._silent,
+            self.world.setup.replication.mode != "none",
         )
         for each in self._tasks:
             found = disk.newest(task_of(each))

@@ -19,6 +19,7 @@
 | `flows`, `flow_process` | flows to test with, what must hold of their output, and a driver that can be killed |
 | `determinism` | `check_deterministic`: is a stage a function of its records alone? Copies of a task rely on it |
 | `merge_oracles` | LiveRobin, KaZoo and the dropping of second copies, literally |
+| `random_copies` | random flows whose tasks have copies, in simulated worlds with faults |
 | `fuzz_frames`, `fuzz_files` | hostile frames, and damaged segments and manifests, by the million |
 | `kafka` | the `kafka_broker` fixture: a real broker, which can be killed and started again |
 | `cluster`, `stream_process` | a standalone cluster from pyspark's own package, and a query in a process of its own |
