@@ -60,6 +60,8 @@ class Source(ABC):
     """Where records come from."""
 
     schema: pa.Schema
+    starts_alike: bool = True
+    """Do all who open a split anew begin with the same record, whenever that is?"""
 
     def splits(self) -> int | None:
         """How many there are; None where there may be as many as the stage has tasks."""

@@ -52,6 +52,7 @@ class KafkaTopic:
     settings: Mapping[str, str] = field(default_factory=dict)
     transactional: bool = False
     from_start: bool = True
+    every_copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class KafkaSource(Source):
     topic: KafkaTopic
 
     schema = MESSAGES
+
+    @property
+    def starts_alike(self) -> bool:  # type: ignore[override]
+        return self.topic.from_start
 
     def splits(self) -> int:
         return len(_partitions(self.topic))
@@ -77,6 +82,11 @@ class KafkaSink(Sink):
     """Messages with the number of their record in a header."""
 
     topic: KafkaTopic
+
+    @property
+    def keeps_first(self) -> bool:  # type: ignore[override]
+        """Its readers do."""
+        return self.topic.every_copy
 
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
         return KafkaWriter(self.topic, opening, committed)
@@ -99,14 +109,21 @@ def kafka(
     *,
     transactional: bool = False,
     from_start: bool = True,
+    every_copy: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> KafkaTopic:
     """A Kafka topic as a source or a sink. `settings` are librdkafka's, for TLS and SASL and the like.
 
     `transactional` makes what a sink writes visible (to readers of committed messages) at each commit, all at once, and
     shuts out a worker that was replaced but does not know it; without, messages are there at once.
+
+    `every_copy`, where tasks have copies (`replicas=2`): all of them write to the topic, so that nobody waits for one
+    to take over; who reads leaves out messages whose number, in the header `headrace`, is not above the last one of the
+    same task. A source with `every_copy` does.
     """
-    return KafkaTopic(topic, servers, dict(settings or {}), transactional, from_start)
+    if transactional and every_copy:
+        raise FlowError(f"topic {topic}: of a transaction there is one copy; say transactional or every_copy")
+    return KafkaTopic(topic, servers, dict(settings or {}), transactional, from_start, every_copy)
 
 
 def kafka_queues(servers: str, prefix: str = "headrace-", settings: Mapping[str, str] | None = None) -> KafkaQueues:
@@ -138,10 +155,12 @@ def _partitions(topic: KafkaTopic) -> list[int]:
 class KafkaSplit(SplitReader):
     """One partition. A thread waits for messages, and wakes the worker."""
 
-    def __init__(self, topic: KafkaTopic, opening: Opening, position: int | None):
+    def __init__(self, topic: KafkaTopic, opening: Opening, position: Any):
+        """`position` is an offset; with the last numbers of writers, where second copies are left out."""
         self._topic, self._opening = topic, opening
         self._partition = _partitions(topic)[opening.split]
-        self._next = position
+        self._had: dict[str, int] = dict(position[1]) if isinstance(position, list) else {}
+        position = position[0] if isinstance(position, list) else position
         self._messages: deque[Any] = deque()
         self._problem: Exception | None = None
         self._trouble = Trouble()
@@ -184,7 +203,10 @@ class KafkaSplit(SplitReader):
         count = min(most_records, len(self._messages))
         taken = [self._messages.popleft() for _ in range(count)]
         self._room.set()
-        self._next = taken[-1].offset() + 1
+        position: Any = taken[-1].offset() + 1
+        if self._topic.every_copy:
+            taken = [message for message in taken if self._is_first(message)]
+            count, position = len(taken), [position, dict(self._had)]
         columns = [
             pa.array([message.key() for message in taken], pa.binary()),
             pa.array([message.value() for message in taken], pa.binary()),
@@ -192,7 +214,16 @@ class KafkaSplit(SplitReader):
             pa.array([message.offset() for message in taken], pa.int64()),
             pa.array([message.timestamp()[1] for message in taken], pa.int64()).cast(MESSAGES.types[4]),
         ]
-        return Feed(pa.record_batch(columns, schema=MESSAGES), self._next)
+        return Feed(pa.record_batch(columns, schema=MESSAGES), position)
+
+    def _is_first(self, message: Any) -> bool:
+        """Is it not a second copy? Messages of others have no number."""
+        task, _, number = dict(message.headers() or ()).get(HEADER, b"").decode().rpartition(":")
+        if not task:
+            return True
+        is_first = int(number) > self._had.get(task, -1)
+        self._had[task] = max(int(number), self._had.get(task, -1))
+        return is_first
 
     def due_s(self) -> float:
         return 0.1
@@ -339,7 +370,8 @@ class KafkaWriter(SinkWriter):
             for partition in _partitions(self._topic)
             if partition not in self._ends
         ]
-        found = {part.partition: part.offset for part in consumer.offsets_for_times(unknown, timeout=_TIMEOUT_S)}
+        asked = consumer.offsets_for_times(unknown, timeout=_TIMEOUT_S) if unknown else []
+        found = {part.partition: part.offset for part in asked}
         # A negative offset: nothing is that new.
         never = 1 << 62
         return {**{part: offset if offset >= 0 else never for part, offset in found.items()}, **self._ends}
