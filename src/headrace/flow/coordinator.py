@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.flow.copies import Replication, by_task, copy_of, task_of
+from headrace.flow.copies import Replication, copy_of, task_of
 from headrace.flow.effects import (
     CancelWorker,
     CoordinatorEffect,
@@ -20,6 +20,7 @@ from headrace.flow.effects import (
     Ticked,
     Truncate,
 )
+from headrace.flow.placing import Placing
 from headrace.flow.plan import Plan
 
 _PROBE_S: Final = 0.05
@@ -64,9 +65,8 @@ class Coordinator:
     def __init__(self, plan: Plan, workers: int, first_epoch: int, replication: Replication | None = None):
         self.plan = plan
         self._replication = replication or Replication()
-        self.assignment = assign(self._replication.names(plan), workers)
-        self._copies = by_task(name for names in self.assignment.values() for name in names)
-        self._worker_of = {name: worker for worker, names in self.assignment.items() for name in names}
+        self._placing = Placing(plan, workers, self._replication)
+        self._copies = self._placing.copies
         self._voices = {
             task: copies[0] for task, copies in self._copies.items() if self._replication.one_speaks(plan, task)
         }
@@ -82,6 +82,11 @@ class Coordinator:
         self._stopping: str | None = None
         self._probe = _Probe()
         self._over = False
+
+    @property
+    def assignment(self) -> dict[int, tuple[str, ...]]:
+        """The copies of tasks that each worker has."""
+        return self._placing.of
 
     def start(self, now_s: float) -> list[CoordinatorEffect]:
         self._now = self._told_at = now_s
@@ -135,15 +140,16 @@ class Coordinator:
             )
         self._probe = _Probe(self._probe.number + 1)
         self._workers[worker].is_up = False
-        return [*self._pass_voices(worker), self._start(worker)]
+        return [*self._pass_voices(self.assignment[worker]), self._start(worker)]
 
-    def _pass_voices(self, worker: int) -> list[CoordinatorEffect]:
+    def _pass_voices(self, names: Sequence[str]) -> list[CoordinatorEffect]:
         """What spoke in a worker that is gone speaks elsewhere, if it is there."""
         passed = []
-        for name in self.assignment[worker]:
+        here = {name for seen in self._workers.values() if seen.is_up and seen.report for name in seen.report["tasks"]}
+        for name in names:
             task = task_of(name)
             if self._voices.get(task) == name:
-                others = [each for each in self._copies[task] if self._workers[self._worker_of[each]].is_up]
+                others = [each for each in self._copies[task] if each != name and each in here]
                 if others:
                     self._voices[task] = others[0]
                     self._keep_from.pop(others[0], None)
@@ -188,7 +194,30 @@ class Coordinator:
         if self._stopping is None and self._all_finished():
             self._stopping = "leave"
             effects.append(Tell({"say": "leave"}))
-        return effects
+        return [*effects, *self._move()]
+
+    def _move(self) -> list[CoordinatorEffect]:
+        """Copies that share a host part, one worker at a time: the others serve meanwhile."""
+        if self._stopping is not None or not all(seen.is_up for seen in self._workers.values()):
+            return []
+        before = self.assignment
+        worker = self._placing.next_move(self._hosts())
+        if worker is None:
+            return []
+        self._probe = _Probe(self._probe.number + 1)
+        cancel = CancelWorker(worker, self._workers[worker].epoch)
+        self._workers[worker].is_up = False
+        return [cancel, *self._pass_voices(before[worker]), self._start(worker)]
+
+    def _hosts(self) -> dict[int, str]:
+        return {
+            worker: "" if seen.report is None else seen.report.get("host") or ""
+            for worker, seen in self._workers.items()
+        }
+
+    def placement(self) -> str:
+        """Which worker has which copies, as a table."""
+        return self._placing.explain(self._hosts(), self._voices)
 
     # --------------------------------------------------------- when it is over
 
@@ -268,7 +297,7 @@ class Coordinator:
                 "silent": name in found and found[name]["silent"],
                 "records_in": found[name]["records_in"] if name in found else None,
             }
-            for name, worker in self._worker_of.items()
+            for name, worker in self._placing.worker_of.items()
             if len(self._copies[task_of(name)]) > 1
         }
 
@@ -317,8 +346,8 @@ class Coordinator:
         """
         if self._voices.get(task_of(name)) == name:
             return True
-        seen = self._workers[self._worker_of[name]]
-        return seen.is_up or seen.is_restoring
+        worker = self._placing.worker_of.get(name)
+        return worker is not None and (self._workers[worker].is_up or self._workers[worker].is_restoring)
 
     def status(self) -> dict[str, Any]:
         return {
@@ -335,6 +364,7 @@ class Coordinator:
             },
             "tasks": dict(self.reports()),
             "copies": self.copies(),
+            "notes": list(self._placing.notes),
             "restarts": len(self._restarts),
             "stopping": self._stopping,
         }
@@ -342,15 +372,6 @@ class Coordinator:
 
 def _progress(report: Mapping[str, Any]) -> tuple[int, int]:
     return int(report["records_in"]), int(report["position"])
-
-
-def assign(names: Sequence[str], workers: int) -> dict[int, tuple[str, ...]]:
-    """Every worker gets a share of every vertex, and no two copies of a task, where there are as many workers."""
-    found: dict[int, list[str]] = {worker: [] for worker in range(min(workers, len(names)))}
-    first = {task: place for place, task in enumerate(by_task(names))}
-    for name in names:
-        found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
-    return {worker: tuple(names) for worker, names in found.items()}
 
 
 def _is_quiet(before: Mapping[int, Any], after: Mapping[int, Any]) -> bool:

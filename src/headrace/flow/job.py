@@ -135,6 +135,11 @@ class Job:
         order = [vertex.name for vertex in self._plan.vertices]
         return {"flow": self.name, "state": state, "order": order, **found, "backlog_bytes": backlog}
 
+    def placement(self) -> str:
+        """Which worker has which copies of tasks, as a table for a terminal."""
+        with self._lock:
+            return self._coordinator.placement()
+
     def forget(self) -> None:
         """After it is over: its queues, those outside too, and its commits are gone; the next start begins anew."""
         if not self._over.is_set():

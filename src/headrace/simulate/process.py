@@ -62,6 +62,7 @@ class Process:
         self._readers: dict[str, SplitReader] = {}
         # Each process has chances of its own, so that a fault less does not change all that others do.
         self._rng = random.Random(f"{world.setup.seed} {start.worker} {start.epoch}")
+        self.host = f"host {random.Random(f'{world.setup.seed} {start.epoch}').randrange(world.setup.hosts)}"
         self._slow = self._rng.choice((0.002, 0.01, 0.05))
 
     def begin(self) -> None:

@@ -48,6 +48,8 @@ class Setup:
     workers: int = 3
     room_frames: int = 6
     replication: Replication = field(default_factory=Replication)
+    hosts: int = 1
+    """On how many machines workers run, wherever there is room for them."""
 
 
 @dataclass
@@ -214,7 +216,7 @@ class World:
 
     def report(self, process: Process, message: Any) -> None:
         process.reports_at = max(process.reports_at, self.now + self.rng.uniform(0.001, 0.05))
-        self._tell_driver(Reported(message), process.reports_at - self.now)
+        self._tell_driver(Reported({**message, "host": process.host}), process.reports_at - self.now)
 
     def _act(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:

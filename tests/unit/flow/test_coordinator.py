@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import headrace as hr
 from headrace.flow.builder import Flow
-from headrace.flow.coordinator import Coordinator, assign
+from headrace.flow.coordinator import Coordinator
 from headrace.flow.effects import CancelWorker, Exited, Finish, Reported, StartWorker, StopAsked, Tell, Ticked, Truncate
+from headrace.flow.placing import shared_out
 from headrace.flow.plan import make_plan
 
 from .coordinator_script import DONE, NUMBERS, Script, ignored, make, plan_of, task_says
@@ -14,11 +15,11 @@ from .coordinator_script import DONE, NUMBERS, Script, ignored, make, plan_of, t
 
 
 def test_tasks_are_shared_out() -> None:
-    assert assign(list(plan_of(loop=True).tasks), 2) == {0: ("s.0", "out.0"), 1: ("again.0",)}
-    assert assign(list(plan_of().tasks), 9) == {0: ("s.0",), 1: ("out.0",)}, "no worker without a task"
+    assert shared_out(list(plan_of(loop=True).tasks), 2) == {0: ("s.0", "out.0"), 1: ("again.0",)}
+    assert shared_out(list(plan_of().tasks), 9) == {0: ("s.0",), 1: ("out.0",)}, "no worker without a task"
     flow = Flow("f")
     flow.sink("out", flow.source("s", hr.generate(make, 1), parallelism=4), hr.callback(ignored), parallelism=3)
-    shares = assign(list(make_plan(flow.graph()).tasks), 3)
+    shares = shared_out(list(make_plan(flow.graph()).tasks), 3)
     assert sorted(name for names in shares.values() for name in names) == sorted(make_plan(flow.graph()).tasks)
     assert all(any(name.startswith("s.") for name in names) for names in shares.values())
 

@@ -1,0 +1,107 @@
+"""Which worker has which copies of tasks. Two copies of a task are in different workers, and on different hosts.
+
+Where a worker runs is known only once it runs. So at first every worker gets a share; where two copies of a task turn
+out to be on one host, and there are others, as few copies move as can be, one worker after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from headrace.flow.copies import Replication, by_task, copy_of, task_of
+from headrace.flow.plan import Plan
+from headrace.replicate import assignment
+from headrace.replicate.assignment import Assignment, Copy, Share, TaskLoad, WorkerSeen
+
+_MOST_MOVES: Final = 20
+
+
+class Placing:
+    """Of one run of a flow."""
+
+    def __init__(self, plan: Plan, workers: int, replication: Replication):
+        self.of = shared_out(replication.names(plan), workers)
+        """The copies of each worker."""
+        self.copies = by_task(replication.names(plan))
+        self._wanted = {task: len(copies) for task, copies in self.copies.items()}
+        self._has_copies = replication.most > 1
+        self._moves = 0
+        self.notes: tuple[str, ...] = ()
+        self._steps: deque[tuple[int, tuple[str, ...]]] = deque()
+        self._seen: Mapping[int, str] = {}
+
+    @property
+    def worker_of(self) -> dict[str, int]:
+        return {name: worker for worker, names in self.of.items() for name in names}
+
+    def next_move(self, hosts: Mapping[int, str]) -> int | None:
+        """A worker that is to start again, with another share, while all are up; None if all is well."""
+        if not self._has_copies:
+            return None
+        if not self._steps and hosts != self._seen and self._moves < _MOST_MOVES:
+            self._seen = hosts
+            better = self._better(hosts)
+            # First what leaves, then what comes: no copy is in two workers at a time.
+            self._steps.extend((worker, _both(self.of[worker], names)) for worker, names in better.items())
+            self._steps.extend(better.items())
+        while self._steps:
+            worker, names = self._steps.popleft()
+            if set(names) != set(self.of[worker]):
+                self.of = {**self.of, worker: names}
+                self._moves += 1
+                return worker
+        return None
+
+    def _better(self, hosts: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
+        """The shares that change, where two copies of a task share a host and need not."""
+        workers = [WorkerSeen(worker, hosts[worker]) for worker in self.of]
+        before = Assignment(
+            tuple(
+                Share(worker, hosts[worker], tuple(Copy(task_of(name), copy_of(name)) for name in names), 0.0, 0.0)
+                for worker, names in self.of.items()
+            ),
+            {task: copy_of(copies[0]) for task, copies in self.copies.items()},
+        )
+        after = assignment.assign([TaskLoad(task) for task in self._wanted], workers, self._wanted, before)
+        self.notes = after.notes
+        if len(set(hosts.values())) < 2 or not self._is_crowded(hosts):
+            return {}
+        found = {int(share.worker): tuple(str(copy) for copy in share.copies) for share in after.shares}
+        return {worker: names for worker, names in found.items() if set(names) != set(self.of[worker])}
+
+    def _is_crowded(self, hosts: Mapping[int, str]) -> bool:
+        worker_of = self.worker_of
+        return any(
+            len({hosts[worker_of[name]] for name in copies if name in worker_of}) < len(copies)
+            for copies in self.copies.values()
+        )
+
+    def explain(self, hosts: Mapping[int, str], voices: Mapping[str, str]) -> str:
+        """For a terminal: a line for each worker."""
+        shares = tuple(
+            Share(
+                worker,
+                hosts.get(worker, "?"),
+                tuple(Copy(task_of(name), copy_of(name)) for name in names),
+                float(len(names)),
+                float(-(-sum(self._wanted.values()) // len(self.of))),
+            )
+            for worker, names in self.of.items()
+        )
+        active = {task: copy_of(voices.get(task, copies[0])) for task, copies in self.copies.items()}
+        return Assignment(shares, active, self.notes).explain()
+
+
+def _both(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in others)
+
+
+def shared_out(names: Sequence[str], workers: int) -> dict[int, tuple[str, ...]]:
+    """Every worker gets a share of every vertex, and no two copies of a task, where there are as many workers."""
+    found: dict[int, list[str]] = {worker: [] for worker in range(min(workers, len(names)))}
+    first = {task: place for place, task in enumerate(by_task(names))}
+    for name in names:
+        found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
+    return {worker: tuple(names) for worker, names in found.items()}
