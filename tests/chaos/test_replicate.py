@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from headrace.testing.flows import assert_as_sequential, kill_workers, three_stages, until
 from headrace.testing.kafka import kafka_broker, new_kafka_queues  # noqa: F401
+from headrace.testing.masking import masked
 from headrace.testing.random_copies import check_copied_flow, check_other_flow
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(7200)]
@@ -50,3 +51,11 @@ def test_millions_of_records_while_workers_die(
     kill_workers(job, kills=4, seed=SEED, pause_s=(0.5, 3.0))
     assert job.wait(600)
     assert_as_sequential(flow, tmp_path / "out")
+
+
+@pytest.mark.parametrize("order", ["queue", "round-robin"])
+def test_a_failure_is_not_seen(order: str) -> None:
+    """No record takes longer than two beats and the p99.9 of the same seed without the failure."""
+    for seed in range(SEED, SEED + RUNS):
+        found = masked(seed, order)
+        assert found.worst_s <= found.limit_s, (seed, found)

@@ -63,7 +63,7 @@ class Process:
         # Each process has chances of its own, so that a fault less does not change all that others do.
         self._rng = random.Random(f"{world.setup.seed} {start.worker} {start.epoch}")
         self.host = f"host {random.Random(f'{world.setup.seed} {start.epoch}').randrange(world.setup.hosts)}"
-        self._slow = self._rng.choice((0.002, 0.01, 0.05))
+        self._slow = world.setup.step_s or self._rng.choice((0.002, 0.01, 0.05))
 
     def begin(self) -> None:
         """Restore, and go."""
@@ -75,7 +75,7 @@ class Process:
             self.number,
             self.epoch,
             self._tasks,
-            PACE if self.world.plan.beats is None else SLOW_BEATS,
+            PACE if self.world.plan.beats is None or self.world.setup.step_s else SLOW_BEATS,
             self.world.losses,
             lambda task: FilesInMemory(disk.files, f"{task} {self.epoch} "),
             self._silent,
@@ -140,7 +140,8 @@ class Process:
             self._give(stimulus)
         self._give(Ticked(self.world.now))
         if self.is_alive:
-            self._later(self._step, None if busy else self._rng.uniform(0.01, 0.05))
+            idle_s = 0.0 if self.world.setup.step_s else self._rng.uniform(0.01, 0.05)
+            self._later(self._step, None if busy or not idle_s else idle_s)
 
     def _next_stimuli(self) -> list[Stimulus]:
         """Something that is there: as much as chance has it, of one or of several."""

@@ -50,6 +50,8 @@ class Setup:
     replication: Replication = field(default_factory=Replication)
     hosts: int = 1
     """On how many machines workers run, wherever there is room for them."""
+    step_s: float | None = None
+    """How long a worker takes for each thing, about; else some are slow and some are fast."""
 
 
 @dataclass
