@@ -32,6 +32,9 @@ def run(
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Queues on this Kafka broker, not in files below DIR.")
     ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of each task, in different workers.")] = 1,
+    mode: Annotated[str, typer.Option(help="What copies do: active, standby or none.")] = "active",
+    order: Annotated[str, typer.Option(help="How copies agree: queue, round-robin or leader.")] = "queue",
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks at it.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: a line of JSON at each look.")] = False,
     debug: Debug = False,
@@ -39,13 +42,14 @@ def run(
     """Run a flow on Spark until its sources end. Ctrl-C lets what is under way arrive, a second one stops at once.
 
     [dim]headrace run trades.py
-    headrace run trades.py --at /data/flows --workers 4 --kafka localhost:9092[/dim]
+    headrace run trades.py --at /data/flows --workers 4 --kafka localhost:9092
+    headrace run trades.py --workers 2 --replicas 2[/dim]
     """
     flow = load_flow(flow_file)
     flow.graph()
     with spark_session("run") as spark:
         queues = kafka_queues(kafka) if kafka is not None else None
-        job = flow.start(spark, at, workers=workers, queues=queues)
+        job = flow.start(spark, at, workers=workers, queues=queues, replicas=replicas, mode=mode, order=order)
         if as_json:
             _watch(job, every, lambda status: print(json.dumps(status), flush=True))  # noqa: T201
             return

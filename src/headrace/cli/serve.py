@@ -36,6 +36,9 @@ def serve(
         str | None, typer.Option(metavar="HOST:PORT", help="Queues on this Kafka broker, not in files below DIR.")
     ] = None,
     parallelism: Annotated[int, typer.Option(min=1, help="How many tasks share the work of a stream.")] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Copies of the tasks of a stream, in different workers: a crash is not noticed.")
+    ] = 1,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests a second that one client may send.")] = None,
     body_mb: Annotated[float, typer.Option(min=0.001, help="The largest body, in MB.")] = 4.0,
@@ -61,7 +64,7 @@ def serve(
     queues: Queues = kafka_queues(kafka) if kafka is not None else LogQueues(Path(at) / "queues")
     _check_port(host, port)
     with spark_session("serve", _SLOTS) as spark:
-        registry = Registry(spark, str(Path(at).absolute()), queues, parallelism)
+        registry = Registry(spark, str(Path(at).absolute()), queues, parallelism, replicas)
         try:
             registry.start(wanted)
             scheme = "https" if tls_cert is not None else "http"

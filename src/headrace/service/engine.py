@@ -83,6 +83,7 @@ class Engine:
         queues: Queues,
         parallelism: int = 1,
         commit_s: float = 1.0,
+        replicas: int = 1,
     ):
         self.spec, self.figures = spec, Figures()
         self._queues = queues
@@ -95,7 +96,8 @@ class Engine:
         self._numbers = 0
         self._sender = Sender(queues, self._events)
         queues.create([outside(self._answers)])
-        self.job = self._flow(parallelism).start(spark, at, queues=queues, workers=1, commit_s=commit_s)
+        flow = self._flow(parallelism)
+        self.job = flow.start(spark, at, queues=queues, workers=replicas, commit_s=commit_s, replicas=replicas)
         self._stopped = threading.Event()
         self._is_caught_up = threading.Event()
         self._problem: HeadraceError | None = None

@@ -23,8 +23,9 @@ _FOLDER: Final = "streams"
 class Registry:
     """All streams at one place."""
 
-    def __init__(self, spark: SparkSession, at: str, queues: Queues, parallelism: int = 1):
+    def __init__(self, spark: SparkSession, at: str, queues: Queues, parallelism: int = 1, replicas: int = 1):
         self._spark, self._at, self._queues, self._parallelism = spark, at, queues, parallelism
+        self._replicas = replicas
         self._place = place_of(at)
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
@@ -51,12 +52,13 @@ class Registry:
         with self._lock:
             if spec.name in self._engines:
                 raise FlowError(f"there is a stream {spec.name} already; delete it first, or use another name")
-            if len(self._engines) >= self._slots:
+            slots = (len(self._engines) + 1) * self._replicas
+            if slots > self._slots:
                 raise FlowError(
-                    f"{len(self._engines) + 1} streams need as many task slots, and this session has {self._slots}; "
+                    f"{len(self._engines) + 1} streams need {slots} task slots, and this session has {self._slots}; "
                     f"delete a stream, or start Spark with more cores"
                 )
-            engine = Engine(self._spark, spec, self._at, self._queues, self._parallelism)
+            engine = Engine(self._spark, spec, self._at, self._queues, self._parallelism, replicas=self._replicas)
             self._place.write(f"{_FOLDER}/{spec.name}", seal_record(spec.as_json()))
             self._engines[spec.name] = engine
 
