@@ -152,7 +152,7 @@ class Process:
             if name in self.world.read and len(disk.queue(name).frames) - disk.queue(name).acknowledged > room
         }
         found: list[Stimulus] = []
-        for queue in self.worker.inboxes(full):
+        for queue in self.worker.inboxes(full) if self.world.now >= self.world.broker_until else ():
             entries = disk.queue(queue).read(self._read[queue], self._rng.randint(1, 4))
             if entries and self._rng.random() < 0.7:
                 self._read[queue] = entries[-1].next
@@ -175,8 +175,7 @@ class Process:
         if isinstance(effect, Append):
             self._outbox.append(effect.queue, effect.frames)
             if world.is_remote:
-                queue = effect.queue
-                self._later(lambda: self._outbox.deliver(world.disk.queue(queue), world.now, self._rng.randint(1, 3)))
+                self._later(lambda: self._deliver(effect.queue))
             else:
                 self._outbox.deliver(world.disk.queue(effect.queue), world.now)
         elif isinstance(effect, Deliver):
@@ -194,6 +193,13 @@ class Process:
             self.is_alive = False
             world.left(self)
             raise Died
+
+    def _deliver(self, queue: str) -> None:
+        """Some of what is on its way; a queue that stands still takes it later."""
+        if self.world.now < self.world.broker_until:
+            self._later(lambda: self._deliver(queue), self.world.broker_until - self.world.now)
+        else:
+            self._outbox.deliver(self.world.disk.queue(queue), self.world.now, self._rng.randint(1, 3))
 
     def _look(self, task: str) -> None:
         found = self.world.disk.newest(task)

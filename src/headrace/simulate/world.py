@@ -95,6 +95,8 @@ class World:
         self.done = 0
         """How many things workers have done."""
         self.losses: tuple[Loss, ...] = ()
+        self.broker_until = 0.0
+        """Until then queues stand still."""
         self.trace: list[tuple[float, str, str]] = []
         self.rng = random.Random(f"world {setup.seed}")
         self.is_remote = self.rng.random() < 0.5
@@ -146,9 +148,15 @@ class World:
 
     def _strike(self, fault: Fault, process: Process) -> None:
         self.note("fault", f"{fault} strikes {process.name}")
-        if fault.kind == "crash":
-            self._kill(process)
+        if fault.kind in ("crash", "host"):
+            struck = [each for each in self._processes.values() if fault.kind == "host" and each.host == process.host]
+            for each in {process.name: process, **{other.name: other for other in struck}}.values():
+                self._kill(each)
             raise Died
+        if fault.kind == "broker":
+            if self.is_remote:  # files do not stand still alone
+                self.broker_until = max(self.broker_until, self.now + fault.length_s)
+            return
         if fault.kind in ("driver", "power"):
             for each in [*self._processes.values(), *self._zombies]:
                 each.die(self.rng)

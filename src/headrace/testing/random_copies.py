@@ -7,6 +7,7 @@ or a task that does not do again what it did, give something else under the same
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from headrace.flow.routing import rebalance, rescale, shuffle
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate
 from headrace.simulate.check import Failure, Simulation
-from headrace.simulate.faults import KINDS
+from headrace.simulate.faults import KINDS, MORE_KINDS
 from headrace.testing.flows import as_it_is, numbers, without_sevens
 from headrace.testing.random_order import ordered_flow
 from headrace.testing.random_tracking import tracked_flow
@@ -72,13 +73,14 @@ def copied_flow(seed: int) -> Graph:
 
 
 def check_copied_flow(
-    seed: int, kinds: tuple[str, ...] = tuple(KINDS), order: str | None = None, mode: str | None = None
+    seed: int, kinds: tuple[str, ...] = (*KINDS, *MORE_KINDS), order: str | None = None, mode: str | None = None
 ) -> Failure | None:
     """With the faults of the seed, two or three copies, active or standby, in each of the three orders."""
     chosen = ORDERS[seed % 3] if order is None else order
     simulation = Simulation(agreed(chosen, copied_flow(seed)), but=("trace",))
     copies = Replication(mode or ("active", "active", "standby")[seed // 3 % 3], 2 + (seed % 7 == 0))
-    return simulation.run(simulation.setup(seed, kinds, replication=copies))
+    setup = simulation.setup(seed, kinds, replication=copies)
+    return simulation.run(replace(setup, hosts=1 + seed % 3))
 
 
 def check_other_flow(seed: int) -> Failure | None:
