@@ -54,6 +54,10 @@ LINES = {
         "{'ok': 1000, 'late': 0, 'rewritten': 0, 'duplicate': 0, 'discarded': 0}",
         "different from those of the batch: 0",
     ],
+    "survives_a_crash.py": [
+        "without copies: each payment is scored once, as one by one: yes",
+        "with two copies: each payment is scored once, as one by one: yes",
+    ],
 }
 """Lines that an example must print."""
 

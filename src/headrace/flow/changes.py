@@ -89,6 +89,12 @@ class MetricChanges:
 
     def _send(self, node: str, number: int, more: Mapping[str, Any]) -> None:
         tasks = self._tasks(node)
+        agreed = [task.name for task in tasks if task.agreed]
+        if agreed:
+            raise FlowError(
+                f"copies of {agreed[0]} read a queue for each sender, so there is no one position to change metrics "
+                f'at; start the flow with order="queue"'
+            )
         merging = [task.name for task in tasks if task.merges]
         if merging:
             raise FlowError(f"{merging[0]} reads ordered streams: its metrics cannot be changed while it runs")

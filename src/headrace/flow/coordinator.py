@@ -29,6 +29,8 @@ _UNANSWERED_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
+_ABSENT_S: Final = 10.0
+"""For a worker that does not start for so long, others speak."""
 _BEATS_S: Final = 5.0
 """How often beats that all have read are let go."""
 _MOST_RESTARTS: Final = 20
@@ -167,6 +169,10 @@ class Coordinator:
                     effects += self._finished_if_left()
                 else:
                     effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
+            elif self._voices and not (seen.is_up or seen.is_restoring) and now_s - seen.heard_at > _ABSENT_S:
+                passed = self._pass_voices(self.assignment[worker])
+                if passed:
+                    effects += [CancelWorker(worker, seen.epoch), *passed, self._start(worker)]
         if now_s - self._told_at >= _ALIVE_S:
             self._told_at = now_s
             effects.append(Tell({"say": "alive"}))
@@ -234,7 +240,8 @@ class Coordinator:
         say = "commit" if self._stopping == "drain" else "answer"
         # A worker that started since does not know yet that sources pause.
         paused = [Tell({"say": "pause"})] if self._stopping == "drain" else []
-        return [*paused, Tell({"say": say, "probe": self._probe.number})]
+        is_calm = all(seen.report is not None and seen.report["paused"] for seen in self._workers.values())
+        return [*paused, Tell({"say": say, "probe": self._probe.number, "all_paused": bool(paused) and is_calm})]
 
     def _judge(self) -> list[CoordinatorEffect]:
         probe = self._probe
@@ -387,5 +394,6 @@ def _is_quiet(before: Mapping[int, Any], after: Mapping[int, Any]) -> bool:
         number <= taken.get(channel, 0)
         for tasks in after.values()
         for task in tasks.values()
+        if not task["silent"]  # what it would send is not on any way
         for channel, number in task["sent"].items()
     )

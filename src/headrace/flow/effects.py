@@ -125,9 +125,14 @@ class Report:
 
 @dataclass(frozen=True)
 class LookAtCommit:
-    """How far has the copy of this task come that speaks? `Looked` says so."""
+    """How far has the copy of this task come that speaks? `Looked` says so.
+
+    `copy` is who asks, and `kept` the files that it needs: they are not to be collected.
+    """
 
     task: str
+    copy: str
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.errors import HeadraceError, QueueUnreachable
+from headrace.flow.copies import copy_of
 from headrace.flow.effects import (
     Acknowledge,
     Append,
@@ -153,9 +154,11 @@ class Host:
     def _restore(self) -> dict[str, Mapping[str, Any]]:
         committed: dict[str, Mapping[str, Any]] = {}
         for task in self._setup.tasks:
-            found = self._store.restore(task)
+            found = self._store.restore(task, holds=True)
             if found is not None:
                 self._worker.restore(task, found.version, found.values, found.read)
+                if found.copy != copy_of(task):
+                    self._worker.tasks[task].files.begin_anew()
                 committed[task] = found.sinks
         return committed
 
@@ -270,7 +273,7 @@ class Host:
             frame = frames.control(self._setup.worker, 0, message)
             self._writer.append(report_queue(self._flow), [frames.encode(frame)])
         elif isinstance(effect, LookAtCommit):
-            self._looks.append((effect.task, self._saver.submit(self._store.committed, effect.task)))
+            self._looks.append((effect.task, self._saver.submit(self._look_at, effect)))
         elif isinstance(effect, OpenSinks):
             self._open_sinks(effect.task)
         elif isinstance(effect, Leave):
@@ -293,6 +296,10 @@ class Host:
             self._store.note_moment(save.snapshot.task, moment, incarnation)
         sinks = {node: cut() for node, cut in cuts.items()}
         self._store.commit(save.snapshot, sinks, moment, incarnation)
+
+    def _look_at(self, look: LookAtCommit) -> Mapping[str, Any] | None:
+        self._store.hold(look.copy, look.kept)
+        return self._store.committed(look.task)
 
     def _look_at_saves(self) -> None:
         for looked in [look for look in self._looks if look[1].done()]:

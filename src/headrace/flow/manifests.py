@@ -4,6 +4,7 @@
     NAME/runs/000003                      the third start of its driver
     NAME/tasks/TASK/EPOCH-VERSION.manifest   a commit of a task: small values, and the files it names
     NAME/tasks/TASK/EPOCH-VERSION~1.manifest   the same of its second copy
+    NAME/tasks/TASK/holds~1.LIFE          files that a copy needs before it has a commit of its own
     NAME/tasks/TASK/files/…               state of its stages
     NAME/tasks/TASK/moment                when its sinks last showed something, see `losses`
 
@@ -36,6 +37,7 @@ FORMAT: Final = 1
 EPOCHS_A_RUN: Final = 1_000_000
 _KEPT: Final = 3
 _COLLECT_EVERY: Final = 16
+_SWEEP_S: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Restored:
     moment: int
     incarnation: str
     read: Callable[[str], bytes]
+    copy: int = 0
+    """Whose it is."""
 
 
 class FlowStore:
@@ -57,6 +61,10 @@ class FlowStore:
         self.location = location
         self.flow = flow
         self._place: Place = place_of(location)
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._life = uuid.uuid4().hex[:8]
+        self._unnamed: dict[str, float] = {}
+        self._swept_s = 0.0
 
     # --------------------------------------------------------------------- runs
 
@@ -133,6 +141,8 @@ class FlowStore:
         }
         name = _manifest(snapshot.epoch, snapshot.version, copy_of(snapshot.task))
         self._place.write(f"{folder}/{name}", seal_record(record))
+        if self._held.pop(snapshot.task, None) is not None:
+            self._place.delete(f"{folder}/{self._holds(snapshot.task)}")
         if snapshot.version % _COLLECT_EVERY == 0:
             self._collect(folder, copy_of(snapshot.task))
 
@@ -150,10 +160,11 @@ class FlowStore:
         found += [dict(record) for _, record in self._newest(folder, set()).values()]
         return max(int(each["moment"]) for each in found if each["incarnation"] == incarnation)
 
-    def restore(self, task: str) -> Restored | None:
+    def restore(self, task: str, holds: bool = False) -> Restored | None:
         """Of the commits of a task that are whole, the one that has come furthest; None if there is none.
 
-        Raises StateDamaged if all are damaged.
+        With `holds` other copies do not collect its files, until this copy commits. Raises StateDamaged if all are
+        damaged.
         """
         folder = self._folder(task)
         tried: set[str] = set()
@@ -164,6 +175,11 @@ class FlowStore:
             if not newest:
                 break
             name, record = _furthest(list(newest.values()))
+            if holds:
+                self.hold(task, (*record["files"], *record.get("kept", ())))
+                self._forget_lives(task)
+                if name not in self._place.files(folder):
+                    continue  # it was collected before it was held
             try:
                 return self._restored(folder, name, record)
             except StateDamaged as error:
@@ -210,7 +226,48 @@ class FlowStore:
         contents = {file: self._unsealed(f"{folder}/files/{file}") for file in record["files"]}
         version = int(name.removesuffix(".manifest").partition("~")[0].partition("-")[2])
         moment, incarnation = record["moment"], record["incarnation"]
-        return Restored(version, record["values"], record["sinks"], moment, incarnation, contents.__getitem__)
+        copy = copy_of(name.removesuffix(".manifest"))
+        return Restored(version, record["values"], record["sinks"], moment, incarnation, contents.__getitem__, copy)
+
+    def hold(self, copy: str, files: tuple[str, ...]) -> None:
+        """What a copy needs that has no commit of its own. What it wrote itself and needs no longer goes, by and by."""
+        if self._held.get(copy) != files:
+            self._held[copy] = files
+            self._place.write(f"{self._folder(copy)}/{self._holds(copy)}", seal_record({"files": files}))
+        if time.monotonic() - self._swept_s > _SWEEP_S:
+            self._swept_s = time.monotonic()
+            self._sweep(copy)
+
+    def _holds(self, copy: str) -> str:
+        """Of this life of a copy: an earlier one may not know yet that it is over."""
+        return f"holds~{copy_of(copy)}.{self._life}"
+
+    def _forget_lives(self, copy: str) -> None:
+        folder, mine = self._folder(copy), self._holds(copy)
+        for name in self._place.files(folder):
+            if name.startswith(mine.partition(".")[0] + ".") and name != mine:
+                self._place.delete(f"{folder}/{name}")
+
+    def _sweep(self, copy: str) -> None:
+        folder = self._folder(copy)
+        named = self._named(folder, [name for each in self._manifests(folder).values() for name in each])
+        own = [name for name in self._place.files(f"{folder}/files") if writer_of(name) == copy_of(copy)]
+        loose = {f"{folder}/files/{name}" for name in own if name.endswith(".kept") and name not in named}
+        self._unnamed = {name: since for name, since in self._unnamed.items() if name in loose}
+        for name in loose:
+            if time.monotonic() - self._unnamed.setdefault(name, time.monotonic()) > _SWEEP_S:
+                self._place.delete(name)
+
+    def _named(self, folder: str, manifests: Sequence[str]) -> set[str]:
+        """The files that these commits and all copies need. Raises StateDamaged."""
+        named: set[str] = set()
+        for name in manifests:
+            record = json.loads(self._unsealed(f"{folder}/{name}"))
+            named.update((*record["files"], *record.get("kept", ())))
+        for name in self._place.files(folder):
+            if name.partition("~")[0] == "holds":
+                named.update(json.loads(self._unsealed(f"{folder}/{name}"))["files"])
+        return named
 
     def _unsealed(self, name: str) -> bytes:
         return unseal(self._place.read(name), self._place.path_of(name))
@@ -218,20 +275,19 @@ class FlowStore:
     def _collect(self, folder: str, copy: int) -> None:
         """What a copy has written, and the last commits of all copies do not need."""
         manifests = self._manifests(folder)
-        own = manifests[copy]
+        own = manifests.get(copy)
+        if not own:
+            return  # the flow was deleted meanwhile
         kept = [name for each in manifests.values() for name in each[-_KEPT:]]
-        named: set[str] = set()
         try:
-            for name in kept:
-                record = json.loads(self._unsealed(f"{folder}/{name}"))
-                named.update((*record["files"], *record.get("kept", ())))
+            named = self._named(folder, kept)
         except StateDamaged:
             return  # which files it names nobody knows: they stay until it is old
         oldest = _stamp(own[-_KEPT:][0])
         for name in own[:-_KEPT]:
             self._place.delete(f"{folder}/{name}")
         for name in self._place.files(f"{folder}/files"):
-            if name not in named and _writer(name) == copy and _stamp(name) < oldest:
+            if name not in named and writer_of(name) == copy and _stamp(name) < oldest:
                 self._place.delete(f"{folder}/files/{name}")
 
     def delete(self) -> None:
@@ -272,9 +328,9 @@ def _stamp(file: str) -> str:
     return file[:21]
 
 
-def _writer(file: str) -> int:
+def writer_of(file: str) -> int:
     """The copy that wrote a file of state."""
-    found = re.search(r"~(\d+)[-.]", file)
+    found = re.search(r"~(\d+)[-. ]", file)
     return int(found[1]) if found else 0
 
 
@@ -287,8 +343,9 @@ def way_of(values: Mapping[str, Any]) -> tuple[int, ...]:
     return (
         int(values["finished"]),
         int(values["records_in"]),
-        int(values["position"]) + sum(int(sender[0]) for sender in _senders(values).values()),
+        sum(map(int, values.get("next", {}).values())) + int(values.get("pulse", 0)) + int(values.get("changed", 0)),
         int(values["source_ended"]),
+        int(values["position"]) + sum(int(sender[0]) for sender in _senders(values).values()),
     )
 
 

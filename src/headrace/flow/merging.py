@@ -168,6 +168,10 @@ class Merging:
                 found.append((queue, frames.encode(frames.heartbeat(sender.plan.channel, 0, target))))
         return found
 
+    def ask_again(self) -> None:
+        """What was to be said has not been: this copy kept silent."""
+        self._asked.clear()
+
     def report(self) -> dict[str, Any]:
         return {"waiting": self._merge.rows, "frontier": self._merge.frontier, "inversions": self._merge.inversions}
 

@@ -8,7 +8,7 @@ once, for all copies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from headrace.flow.effects import Append, Effect
@@ -21,14 +21,15 @@ _SILENT_PERIODS: Final = 2.0
 _LATER_PERIODS: Final = 0.5
 """How much later each of the others goes on, so that they rarely do at once."""
 
-_AFTER_PAUSE_S: Final = 1.0
-"""So long after sources have paused, all that they gave has been carried on by some beat, and there are no more."""
+_AFTER_PAUSE: Final = 3
+"""So many beats after all sources have paused, all that they gave has been carried on, and there are no more."""
 
 
 class Pulse:
     """What one worker does for it."""
 
-    def __init__(self, log: str, worker: int, inboxes: Sequence[str], period_s: float):
+    def __init__(self, log: str, worker: int, inboxes: Callable[[], Sequence[str]], period_s: float):
+        """`inboxes`: of the tasks that take beats, and have not finished."""
         self.log = log
         self.position = 0
         self._worker, self._inboxes, self._period_s = worker, inboxes, period_s
@@ -40,7 +41,7 @@ class Pulse:
         """The last beat that this worker made."""
         self._made_s = 0.0
         self._now_s = 0.0
-        self._paused_s: float | None = None
+        self._stops_at: int | None = None
 
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
         """Beats of the log: they are passed on."""
@@ -54,14 +55,17 @@ class Pulse:
             return []
         self._heard_s = self._now_s
         frame = frames.encode(frames.control(BEATS, 0, {"beat": self.last}))
-        return [Append(inbox, [frame]) for inbox in self._inboxes]
+        return [Append(inbox, [frame]) for inbox in self._inboxes()]
 
-    def tick(self, now_s: float, is_paused: bool) -> list[Effect]:
+    def stop_soon(self) -> None:
+        """All sources have paused."""
+        if self._stops_at is None:
+            self._stops_at = self.last + _AFTER_PAUSE
+
+    def tick(self, now_s: float) -> list[Effect]:
         """The next beat, if it is due and this worker is to make it. A clock that went back begins anew."""
         self._now_s = now_s
-        if is_paused and self._paused_s is None:
-            self._paused_s = now_s
-        if self._paused_s is not None and now_s - self._paused_s > _AFTER_PAUSE_S:
+        if self._stops_at is not None and self.last >= self._stops_at:
             return []
         if self._heard_s is None or now_s < self._heard_s:
             self._heard_s = now_s

@@ -54,7 +54,9 @@ class SecondCopies:
                 self._size -= len(oldest.content)
 
     def _compare(self, frame: Frame, checksum: int, had: int) -> None:
-        for kept in self._by_channel.get(frame.channel, ()):
+        for kept in reversed(self._by_channel.get(frame.channel, ())):
+            if kept.end <= frame.first:
+                return
             first, end = max(kept.first, frame.first), min(kept.end, frame.end, had)
             if first >= end or (kept.first, kept.end, kept.checksum) == (frame.first, frame.end, checksum):
                 continue

@@ -18,6 +18,11 @@ class StateFiles:
 
     def __init__(self) -> None:
         self.parts: dict[str, list[tuple[str, int]]] = {}
+        self._is_anew = False
+
+    def begin_anew(self) -> None:
+        """Who wrote the files may let them go: the next snapshot names none of them."""
+        self._is_anew = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -28,16 +33,19 @@ class StateFiles:
         new: dict[str, bytes] = {}
         for name, keeper in keepers.items():
             changes = keeper.changes()
+            if self._is_anew and (changes is not None or name in self.parts):
+                changes, self.parts[name] = keeper.content(), []
             if changes is None:
                 continue
             parts = self.parts.setdefault(name, [])
             since = sum(size for _, size in parts[1:]) + len(changes)
             most = _MOST_FILES if not parts or parts[0][1] < _LARGE else _MOST_OF_LARGE
             if not parts or since >= parts[0][1] or len(parts) >= most:
-                changes = keeper.content()
+                changes = changes if self._is_anew else keeper.content()
                 parts.clear()
             parts.append((f"{stamp}-{name}", len(changes)))
             new[f"{stamp}-{name}"] = changes
+        self._is_anew = False
         return new
 
     def restore(

@@ -246,6 +246,16 @@ class Task:
         told = [*self.agreed.tick(now_s, is_silent), *self.agreed.proposed()]
         return [Append(queue, [frame]) for queue, frame in told]
 
+    def kept_files(self) -> tuple[str, ...]:
+        """Those that its stages have written, or been given, and still read."""
+        return tuple(name for operator in self.operators.values() for name in operator.named_files())
+
+    def begin_to_speak(self) -> None:
+        """After silence. The files that its state began with may be gone: the next snapshot has all of it."""
+        self.files.begin_anew()
+        if self.merging is not None:
+            self.merging.ask_again()
+
     def beat(self, now_s: float = 0.0) -> list[Effect]:
         """How far a source has come, to all that the order is carried to; of others, once after a restart."""
         for queue, frame in self.merging.hurry(now_s) if self.merging is not None else ():

@@ -45,7 +45,7 @@ def snapshot(task: Task, epoch: int, version: int) -> Snapshot:
         values["newest"] = task.order.newest
         values["own"] = task.order.own
         values["heard"] = task.order.heard
-    kept = tuple(name for operator in task.operators.values() for name in operator.named_files())
+    kept = task.kept_files()
     task.kept.version = version
     return Snapshot(task.name, epoch, version, copied(values), new, task.files.names, kept)
 

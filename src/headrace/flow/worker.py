@@ -75,8 +75,7 @@ class Worker:
         self.tasks = {name: Task(plan, planned[name], losses, files(name), name, has_copies) for name in tasks}
         self._silent = {name: Silence(self.tasks[name].outside_channels) for name in tasks if name in silent}
         self._looking: set[str] = set()
-        entries = [task.plan.inbox for task in self.tasks.values() if task.plan.takes_beats and task.plan.inbox]
-        self._pulse = None if plan.beats is None else Pulse(plan.beats, number, entries, pace.beat_s)
+        self._pulse = None if plan.beats is None else Pulse(plan.beats, number, self._entries, pace.beat_s)
         self._by_inbox = {queue: task for task in self.tasks.values() for queue in task.plan.inboxes}
         self.blocking = sorted(
             {queue for task in self.tasks.values() for queue in (*task.plan.blocking, *task.plan.pooled)}
@@ -113,13 +112,13 @@ class Worker:
 
         Also of tasks that have finished: a producer that starts again sends again, and waits for room.
         """
-        beats = [] if self._pulse is None else [self._pulse.log]
-        return beats + [
-            queue
-            for task in self.tasks.values()
-            if not self._has_no_room(task, full) and not (self._paused and not task.plan.channels)  # it is a source
-            for queue in task.wanted()
-        ]
+        found = [] if self._pulse is None else [self._pulse.log]
+        for task in self.tasks.values():
+            if not self._has_no_room(task, full) and not (self._paused and not task.plan.channels):  # it is a source
+                found += task.wanted()
+            elif task.plan.order_log is not None:
+                found.append(task.plan.order_log)  # who leads is to be heard always
+        return found
 
     def sources(self, full: Collection[str]) -> list[str]:
         """The tasks whose sources to read."""
@@ -130,6 +129,11 @@ class Worker:
             for name, task in self.tasks.items()
             if task.is_source and not task.source_ended and not self._has_no_room(task, full)
         ]
+
+    def _entries(self) -> list[str]:
+        """The inboxes that beats come to."""
+        tasks = [task for task in self.tasks.values() if task.plan.takes_beats and not task.finished]
+        return [task.plan.inbox for task in tasks if task.plan.inbox is not None]
 
     def _has_no_room(self, task: Task, full: Collection[str]) -> bool:
         silence = self._silent.get(task.name)
@@ -182,7 +186,7 @@ class Worker:
             self._beaten_at = now_s
             effects += [effect for task in self.tasks.values() for effect in self._said(task, task.beat(now_s))]
         effects += self._reports.due()
-        effects += [] if self._pulse is None else self._pulse.tick(now_s, self._paused)
+        effects += [] if self._pulse is None else self._pulse.tick(now_s)
         for name, task in self.tasks.items():
             effects += task.say(now_s, name in self._silent)
             due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
@@ -224,6 +228,8 @@ class Worker:
             self._paused = True
         elif say == "commit":
             self._hurry = True
+            if message.get("all_paused") and self._pulse is not None:
+                self._pulse.stop_soon()
             return [*self._ticked(self._now), *self._reports.asked(), self._report(message.get("probe"))]
         elif say == "end loops":
             effects = [effect for task in self.tasks.values() for effect in self._said(task, task.end_loops())]
@@ -248,7 +254,7 @@ class Worker:
             return []
         self._saved_at[name] = now_s
         self._looking.add(name)
-        return [LookAtCommit(task_of(name))]
+        return [LookAtCommit(task_of(name), name, self.tasks[name].kept_files())]
 
     def _looked(self, looked: Looked) -> list[Effect]:
         for name in [name for name in self._looking if task_of(name) == looked.task]:
@@ -263,6 +269,7 @@ class Worker:
             return []
         kept = self._silent.pop(name).break_it()
         self._reports.restored(name)
+        self.tasks[name].begin_to_speak()
         self._saved_at[name] = 0.0
         self.tasks[name].dirty = True
         return [OpenSinks(name), *kept, self._report()]

@@ -76,6 +76,7 @@ class KafkaAdmin:
         self._timeout_s = timeout_s
         self._trouble = Trouble()
         self._client = new_client(self._kafka.admin.AdminClient, client_settings(servers, settings, self._trouble, {}))
+        self._groups: dict[str, Any] = {}
 
     def create(self, topics: Sequence[str], replication: int | None, settings: Mapping[str, str]) -> None:
         made = {**TOPIC_SETTINGS, **settings}
@@ -138,13 +139,30 @@ class KafkaAdmin:
         return [group.group_id for group in found.valid if group.group_id.startswith(prefix)]
 
     def committed(self, group: str, topics: Sequence[str]) -> dict[str, int]:
-        """Those of the topics that the group has a position in."""
-        asked = self._kafka.ConsumerGroupTopicPartitions(group, [self._partition(topic) for topic in topics])
-        (found,) = self._ask(
-            lambda: self._client.list_consumer_group_offsets([asked], request_timeout=self._timeout_s),
-            f"ask where reader {group} is",
-        )
-        return {each.topic: each.offset for each in found.topic_partitions if each.offset >= 0}
+        """Those of the topics that the group has a position in.
+
+        A consumer is asked, which never joins the group: the same question to an admin client ends the process
+        (librdkafka 2.16, issue 5040) where the coordinator of the group is moving.
+        """
+        consumer = self._groups.get(group)
+        if consumer is None:
+            own = {"group.id": group, "enable.auto.commit": False}
+            settings = client_settings(self._servers, self._settings, self._trouble, own)
+            consumer = self._groups[group] = new_client(self._kafka.Consumer, settings)
+        asked = [self._partition(topic) for topic in topics]
+        try:
+            found = consumer.committed(asked, timeout=self._timeout_s)
+        except RuntimeError:
+            return {}  # it was closed meanwhile: nobody wants to know
+        except self._kafka.KafkaException as error:
+            doing = f"ask where reader {group} is"
+            raise queue_error(error.args[0], doing, self._servers, self._timeout_s, self._trouble) from None
+        return {each.topic: each.offset for each in found if each.error is None and each.offset >= 0}
+
+    def forget_groups(self) -> None:
+        """Where they are is not asked for any more."""
+        while self._groups:
+            self._groups.popitem()[1].close()
 
     def topics(self) -> dict[str, int]:
         """All topics of the cluster but Kafka's own, with the number of their partitions."""

@@ -49,6 +49,7 @@ class BacklogWatch:
                 self._behind.update(self._ask(list(self._behind)))
             except QueueError:
                 continue  # the last figures must do; who appends hears of a broker that is gone
+        self._admin.forget_groups()
 
     def _pause_s(self) -> float:
         return _EVERY_S if max(self._behind.values(), default=0) > _FEW else _SELDOM_S

@@ -304,7 +304,10 @@ class LogReader(Reader):
             raise QueueError(f"reader {self._name} was not opened for queue {queue}: name its position") from None
 
     def acknowledge(self, queue: str, position: int) -> None:
-        self._end(queue).cursor.position = position
+        cursor = self._end(queue).cursor
+        # Of readers of one name, the one that has come furthest counts.
+        if position > cursor.position:
+            cursor.position = position
 
     def wake(self) -> None:
         self._watch.wake()

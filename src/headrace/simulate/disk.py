@@ -7,16 +7,18 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import QueueDamaged
-from headrace.flow.copies import task_of
+from headrace.flow.copies import copy_of, task_of
 from headrace.flow.effects import Snapshot
 from headrace.flow.losses import Loss, loss_of
-from headrace.flow.manifests import way_of
+from headrace.flow.manifests import way_of, writer_of
 from headrace.flow.plan import Plan
 from headrace.model.frames import stamped
 from headrace.queues.protocol import Entry
+
+_KEPT: Final = 3
 
 
 @dataclass
@@ -45,6 +47,10 @@ class Disk:
         self.queues: dict[str, SimQueue] = {}
         self.files: dict[str, bytes] = {}
         self.manifests: dict[str, dict[tuple[int, int], str]] = {}
+        self.named: dict[tuple[str, int, int], set[str]] = {}
+        """The files of each commit."""
+        self.holds: dict[tuple[str, int], set[str]] = {}
+        """What copies need, in a life in which they have no commit yet."""
         self.moments: dict[str, tuple[int, int]] = {}
         self.run = 0
         self.incarnation = 0
@@ -55,11 +61,29 @@ class Disk:
         return self.queues.setdefault(name, SimQueue(name))
 
     def write_manifest(self, snapshot: Snapshot, moment_s: float) -> None:
+        if any(epoch > snapshot.epoch for epoch, _ in self.manifests.get(snapshot.task, ())):
+            return  # of a worker that was replaced: nobody reads it, and its files may be gone
         missing = [name for name in (*snapshot.files, *snapshot.kept) if name not in self.files]
         assert not missing, f"a manifest names files that were not written: {missing}"
         versions = self.manifests.setdefault(snapshot.task, {})
         versions[snapshot.epoch, snapshot.version] = json.dumps(snapshot.values)
+        self.named[snapshot.task, snapshot.epoch, snapshot.version] = {*snapshot.files, *snapshot.kept}
+        self.holds.pop((snapshot.task, snapshot.epoch), None)
+        self._collect(snapshot.task)
         self.note_moment(snapshot.task, moment_s)
+
+    def _collect(self, copy: str) -> None:
+        """As `FlowStore`: what only old commits of a copy name is gone."""
+        old = sorted(self.manifests[copy])[:-_KEPT]
+        gone: set[str] = set()
+        for epoch, version in old:
+            del self.manifests[copy][epoch, version]
+            gone |= self.named.pop((copy, epoch, version))
+        gone -= {name for names in (*self.named.values(), *self.holds.values()) for name in names}
+        for name in gone:
+            # Files of others are theirs to collect.
+            if copy_of(copy) == writer_of(name):
+                self.files.pop(name, None)
 
     def note_moment(self, task: str, moment_s: float) -> None:
         moment, known = self.moments.get(task, (-1, -1))
@@ -68,12 +92,21 @@ class Disk:
 
     def newest(self, task: str) -> tuple[int, Mapping[str, Any]] | None:
         """Of all copies of a task, the commit that has come furthest."""
-        found = [
-            (max(each)[1], json.loads(each[max(each)]))
-            for name, each in self.manifests.items()
-            if task_of(name) == task
-        ]
-        return max(found, key=lambda pair: way_of(pair[1]), default=None)
+        found = self._newest(task)
+        return None if found is None else (found[2], json.loads(self.manifests[found[0]][found[1], found[2]]))
+
+    def hold(self, copy: str, epoch: int) -> tuple[int, Mapping[str, Any], str] | None:
+        """The same, for a copy that begins with it: its files stay. With whose it is."""
+        found = self._newest(task_of(copy))
+        if found is None:
+            return None
+        self.holds = {key: files for key, files in self.holds.items() if key[0] != copy}
+        self.holds[copy, epoch] = set(self.named[found])
+        return found[2], json.loads(self.manifests[found[0]][found[1], found[2]]), found[0]
+
+    def _newest(self, task: str) -> tuple[str, int, int] | None:
+        found = [(name, *max(each)) for name, each in self.manifests.items() if task_of(name) == task]
+        return max(found, key=lambda key: way_of(json.loads(self.manifests[key[0]][key[1:]])), default=None)
 
     def begin_run(self, plan: Plan) -> tuple[Loss, ...]:
         """As `FlowStore.begin_run`."""

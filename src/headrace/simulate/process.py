@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.flow.copies import task_of
 from headrace.flow.effects import (
     Acknowledge,
     Append,
@@ -82,9 +81,11 @@ class Process:
             self.world.setup.replication.mode != "none",
         )
         for each in self._tasks:
-            found = disk.newest(task_of(each))
+            found = disk.hold(each, self.epoch)
             if found is not None:
                 self.worker.restore(each, found[0], found[1], disk.files.__getitem__)
+                if found[2] != each:
+                    self.worker.tasks[each].files.begin_anew()
         self._read = dict(self.worker.positions)
         if self.worker.beats is not None:
             self._read[self.worker.beats] = len(disk.queue(self.worker.beats).frames)
@@ -188,7 +189,7 @@ class Process:
         elif isinstance(effect, Report):
             world.report(self, effect.message)
         elif isinstance(effect, LookAtCommit):
-            self._later(lambda: self._look(effect.task))
+            self._later(lambda: self._look(effect))
         elif isinstance(effect, Leave):
             self.is_alive = False
             world.left(self)
@@ -201,9 +202,10 @@ class Process:
         else:
             self._outbox.deliver(self.world.disk.queue(queue), self.world.now, self._rng.randint(1, 3))
 
-    def _look(self, task: str) -> None:
-        found = self.world.disk.newest(task)
-        self._give(Looked(task, None if found is None else found[1]))
+    def _look(self, look: LookAtCommit) -> None:
+        self.world.disk.holds[look.copy, self.epoch] = set(look.kept)
+        found = self.world.disk.newest(look.task)
+        self._give(Looked(look.task, None if found is None else found[1]))
 
     # -------------------------------------------------------------------- save
 

@@ -67,7 +67,7 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 group.initial.rebalance.delay.ms=0
 # After a crash the node is not let in again until the session of its dead self is over.
-broker.session.timeout.ms=1500
+broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=300
 log.retention.check.interval.ms=30000
 message.max.bytes=68157440
