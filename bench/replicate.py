@@ -1,7 +1,7 @@
 """Copies of tasks, and a crash: how long records take before it, over it and after it.
 
-After the paper on active replication (its figures 10, 11, 14 and 16), on real Kafka queues; QUEUES=log takes the
-embedded log instead. Side by side in one run:
+After the paper on active replication (its figures 10, 11, 14 and 16), on the embedded log; QUEUES=kafka takes a
+real broker, which shares the two cores too. Side by side in one run:
 
 - no replication: the worker that died is started again from its last commit (passive);
 - standby: the second copy does the work in silence, and takes over;
@@ -39,6 +39,8 @@ from bench.harness import Bench, Chart, Target
 from bench.support.replicate import AFTER_S, WORKERS, Floats, Place, Run, System
 from bench.support.replicate_crashes import Choice, Crash, holder_of, leader_of, least_leading, most_leading
 from bench.support.replicate_flows import Maps, Monitoring
+from bench.support.replicate_measure import Answered, answered
+from headrace.queues.log import LogQueues
 from headrace.spark.broker import Broker
 from headrace.spark.session import local_session
 from headrace.testing.cluster import free_port
@@ -85,7 +87,7 @@ class Sizes:
     @property
     def steps(self) -> int:
         swept = len({*((maps, 10) for maps in self.maps), *((3, beat) for beat in self.beats_ms)})
-        return 2 + len(self.systems) + swept + len(self.rates) * len(self.monitored)
+        return 4 + len(self.systems) + swept + len(self.rates) * len(self.monitored)
 
 
 LEADER: Final[Mapping[str, Choice]] = {"leader": most_leading}
@@ -119,6 +121,10 @@ class Runs:
                 f"{what}: {lost:,} records lost and {doubled:,} doubled of {len(run.n):,}, as is to be expected"
             )
         return run
+
+    def answered(self, per_second: int, seconds: float, replicas: int) -> Answered:
+        folder = self._place.folder / f"measured{replicas}"
+        return answered(self._place.spark, LogQueues(folder / "queues"), folder, per_second, seconds, replicas)
 
 
 # ------------------------------------------------------------------ figure 14
@@ -257,9 +263,10 @@ def main() -> None:
             Target("leader_loss_s", at_most=1.0),
             Target("rebuilt_s", at_most=10.0),
             Target("monitoring_worst_s", at_most=LIMIT_S),
+            Target("measured_p999_ms", at_most=45.0),
         ],
     )
-    began, sizes, on_kafka = time.monotonic(), QUICK if bench.quick else FULL, os.environ.get("QUEUES") != "log"
+    began, sizes, on_kafka = time.monotonic(), QUICK if bench.quick else FULL, os.environ.get("QUEUES") == "kafka"
     bench.set(
         queues="Kafka" if on_kafka else "log",
         workers=WORKERS,
@@ -290,6 +297,22 @@ def measure(runs: Runs, sizes: Sizes) -> None:
     crashes(runs, sizes)
     sweeps(runs, sizes)
     monitored(runs, sizes)
+    measured(runs, 4.0 if runs.bench.quick else 20.0)
+
+
+def measured(runs: Runs, seconds: float) -> None:
+    """Metrics at 500 events a second with two copies of their task, and with one; a worker is killed half-way."""
+    bench = runs.bench
+    for replicas in (1, 2):
+        with bench.step(f"metrics at 500 events/s, {replicas} copies"):
+            found = runs.answered(500, seconds, replicas)
+        if found.wrong:
+            raise RuntimeError(f"{found.wrong} answers with {replicas} copies are wrong or missing")
+        for name, percent in (("p50", 50), ("p99.9", 99.9), ("longest", 100)):
+            bench.figure(
+                f"metrics, {replicas} copies", f"{name} of the whole run", found.percentile(percent), MILLISECONDS
+            )
+    bench.ratio("measured_p999_ms", found.percentile(99.9))
 
 
 if __name__ == "__main__":
