@@ -141,8 +141,8 @@ class Process:
             self._give(stimulus)
         self._give(Ticked(self.world.now))
         if self.is_alive:
-            idle_s = 0.0 if self.world.setup.step_s else self._rng.uniform(0.01, 0.05)
-            self._later(self._step, None if busy or not idle_s else idle_s)
+            is_steady = busy or self.world.setup.step_s is not None
+            self._later(self._step, None if is_steady else self._rng.uniform(0.01, 0.05))
 
     def _next_stimuli(self) -> list[Stimulus]:
         """Something that is there: as much as chance has it, of one or of several."""

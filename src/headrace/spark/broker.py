@@ -66,8 +66,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 group.initial.rebalance.delay.ms=0
-# After a crash the node is not let in again until the session of its dead self is over.
-broker.session.timeout.ms=3000
+# After a crash the node is not let in again until the session of its dead self is over. Where it is shorter, a broker
+# that does not get the processor for a while takes itself for dead, and all wait for seconds.
+broker.session.timeout.ms={session_ms}
 broker.heartbeat.interval.ms=300
 log.retention.check.interval.ms=30000
 message.max.bytes=68157440
@@ -97,7 +98,15 @@ def default_folder(port: int = PORT) -> Path:
 class Broker:
     """The broker of a folder: perhaps running, perhaps started by another process."""
 
-    def __init__(self, folder: str | Path | None = None, port: int | None = None, memory: str = "512m"):
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        port: int | None = None,
+        memory: str = "512m",
+        session_s: float = 9.0,
+    ):
+        """`session_s`: how long it is missed after a crash, and how long it may stand still without being missed."""
+        self._session_ms = round(session_s * 1000)
         self.folder = Path(folder).expanduser().absolute() if folder else default_folder(port or PORT)
         self.memory = memory
         self._port = port
@@ -237,7 +246,13 @@ class Broker:
         return self.folder / "data"
 
     def _write_properties(self, controller_port: int) -> None:
-        text = _PROPERTIES.format(host=HOST, port=self.port, controller_port=controller_port, data=self._data)
+        text = _PROPERTIES.format(
+            host=HOST,
+            port=self.port,
+            controller_port=controller_port,
+            data=self._data,
+            session_ms=self._session_ms,
+        )
         self._properties.write_text(text)
 
     def _record(self) -> dict[str, int]:

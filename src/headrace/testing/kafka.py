@@ -69,7 +69,7 @@ def _broker() -> Broker:
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
-    return Broker(folder, free_port())
+    return Broker(folder, free_port(), session_s=2.0)
 
 
 def _stop_when_this_process_ends(folder: Path) -> subprocess.Popen[bytes]:
