@@ -125,6 +125,8 @@ class Grouping:
 
     def column(self, name: str, slots: Ints, texts: BytesIndex) -> pa.Array:
         """The values of one of the columns for these slots."""
+        if not len(slots):
+            return pa.nulls(0, self._types[name])  # there may have been no event yet
         assert self._index is not None
         at, rows = 0, self._index.keys[slots - _FIRST_GROUP_SLOT]
         for i, column in enumerate(self.columns):
