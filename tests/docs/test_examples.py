@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,8 +67,16 @@ def test_every_example_has_lines_to_look_for() -> None:
     assert sorted(LINES) == [example.name for example in EXAMPLES]
 
 
+SLOW = ("auctions_joined.py", "changes_in_order.py", "epoch_snapshots.py", "friends_of_friends.py")
+"""Each starts a Spark of its own; what they show, pages show too. With `make chaos`."""
+
+
+def _example(path: Path) -> Any:
+    return pytest.param(path, id=path.name, marks=[pytest.mark.chaos] if path.name in SLOW else [])
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", [_example(path) for path in EXAMPLES])
 def test_example_runs(example: Path) -> None:
     done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
