@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
+from pyspark.sql import SparkSession
+
+from headrace.spark import session
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -67,21 +71,33 @@ def test_every_example_has_lines_to_look_for() -> None:
     assert sorted(LINES) == [example.name for example in EXAMPLES]
 
 
-SLOW = ("auctions_joined.py", "changes_in_order.py", "epoch_snapshots.py", "friends_of_friends.py")
-"""Each starts a Spark of its own; what they show, pages show too. With `make chaos`."""
-
-
-def _example(path: Path) -> Any:
-    return pytest.param(path, id=path.name, marks=[pytest.mark.chaos] if path.name in SLOW else [])
+AS_A_PROGRAM = ("first_metric.py", "spending_flow.py")
+"""One of batches and one of flows, as their user runs them; the others share the session of all tests."""
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("example", [_example(path) for path in EXAMPLES])
-def test_example_runs(example: Path) -> None:
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_example_runs(example: Path, request: pytest.FixtureRequest) -> None:
+    if example.name in AS_A_PROGRAM:
+        done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        found = done.stdout
+    else:
+        found = _run_here(example, request.getfixturevalue("spark"))
     for line in LINES[example.name]:
-        assert line in done.stdout.splitlines(), done.stdout
+        assert line in found.splitlines(), found
+
+
+def _run_here(example: Path, spark: SparkSession) -> str:
+    """What it prints, with a session that it neither starts nor stops."""
+    printed = io.StringIO()
+    with (
+        patch.object(session, "local_session", lambda *_, **__: spark),
+        patch.object(SparkSession, "stop"),
+        contextlib.redirect_stdout(printed),
+    ):
+        runpy.run_path(str(example), run_name="__main__")
+    return printed.getvalue()
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _flow(metrics: Metrics, table: pa.Table, parallelism: int, changeable: bool 
 
 
 @given(event_cases(max_rows=30), st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 def test_metrics_that_come_while_the_flow_runs_answer_as_if_they_had_always_been_there(
     case: EventCase, data: st.DataObject
 ) -> None:

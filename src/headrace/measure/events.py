@@ -169,6 +169,8 @@ class EventLayout:
     arguments: tuple[tuple[str, str], ...]
     """Expressions and their types, in the order of their rows."""
     groupings: tuple[tuple[str, ...], ...]
+    guards: tuple[tuple[str, ...] | None, ...]
+    """For each argument the filters one of which an event passed, or it was not computed; None: it always was."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> EventLayout:
@@ -176,6 +178,7 @@ class EventLayout:
             tuple(found["filters"]),
             tuple((argument, type) for argument, type in found["arguments"]),
             tuple(tuple(columns) for columns in found["groupings"]),
+            tuple(None if guards is None else tuple(guards) for guards in found.get("guards", ())),
         )
 
     @property
@@ -249,6 +252,7 @@ class EventEncoder:
             tuple(format_expr(where) for where in self._filters),
             tuple((format_expr(argument), str(type)) for argument, type in arguments),
             tuple(self.groupings),
+            tuple(None if guards is None else tuple(map(format_expr, guards)) for guards in self._guards),
         )
         self._word_rows = self.layout.word_rows
         self.rows = self.layout.rows
@@ -289,7 +293,7 @@ class EventEncoder:
     def _argument(self, index: int, batch: pa.RecordBatch, matrix: Ints) -> Words:
         """The argument where an event counts: WHERE guards what it computes (a * a may overflow elsewhere)."""
         argument, guards = self._arguments[index], self._guards[index]
-        if guards is None or isinstance(argument, Column):
+        if guards is None:
             return to_words(evaluate(argument, batch), self.texts)
         counts = np.zeros(batch.num_rows, np.bool_)
         for where in guards:
@@ -334,6 +338,8 @@ def _group_name(columns: tuple[str, ...]) -> str:
 
 
 def _guards(stage: Stage, argument: Expr) -> list[Expr] | None:
-    """The filters of all leaves that use the argument; None if one of them has none."""
+    """The filters of all leaves that use the argument; None if one of them has none, or nothing is computed."""
+    if isinstance(argument, Column):
+        return None
     filters = [leaf.where for leaf in stage.leaves if any(metric.argument == argument for metric in leaf.metrics)]
     return None if None in filters else [where for where in filters if where is not None]

@@ -315,7 +315,7 @@ class MeasureTask:
         self._encoder.restore(part_of("groups", tables))
         self.layouts = [EventLayout.from_json(layout) for layout in values["layouts"]]
         written = len(self.layouts) - 1
-        if self.layouts[written] != self._encoder.layout:
+        if not self._residents and self.layouts[written] != self._encoder.layout:
             self.layouts.append(self._encoder.layout)
         self.reservoir.layout = len(self.layouts) - 1
         self.reservoir.convert = lambda layout, events: convert(self.layouts[layout], events, self._encoder)

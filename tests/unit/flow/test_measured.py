@@ -136,6 +136,21 @@ def test_a_metric_that_is_added_sees_what_is_remembered() -> None:
     assert found["many"] == [7]
 
 
+def test_a_metric_that_is_added_sees_events_that_others_did_not_count() -> None:
+    """What was computed for events that pass a filter is not what a metric without it needs."""
+    files, contents = FilesInMemory(), dict[str, bytes]()
+    guarded = "SELECT sum(id + shop) AS few FROM p WHERE shop = 1 GROUP BY card OVER sliding 100 seconds"
+    present = Metrics(guarded, time="ts", keep_columns=["shop", "id"])
+    task = _task(_changed(lambda _: present), files)
+    task.take(_entries(task, 0, 20))
+    added = "SELECT sum(id + shop) AS many FROM p GROUP BY card OVER sliding 100 seconds"
+    task = _again(task, files, contents, _changed(lambda _: present.add(added)))
+    found = _columns(task.take(_entries(task, 20, 1)))
+    same_card = [n for n in range(21) if n % 3 == 20 % 3]
+    assert found["few"] == [sum(n + n % 2 for n in same_card if n % 2)]
+    assert found["many"] == [sum(n + n % 2 for n in same_card)]
+
+
 def test_a_metric_that_is_removed_is_gone() -> None:
     files, contents = FilesInMemory(), dict[str, bytes]()
     two = f"{BY_CARD}; SELECT max(id) AS top FROM p GROUP BY card OVER sliding 10 seconds"
