@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,32 @@ class _Kept:
     content: bytes
 
 
+class _Line:
+    """What is kept of one channel, in its order. A copy may be far behind: what it sends is found at once."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Kept] = []
+        self._ends: list[int] = []
+        self._gone = 0
+
+    def add(self, kept: _Kept) -> None:
+        self._kept.append(kept)
+        self._ends.append(kept.end)
+
+    def forget_first(self) -> None:
+        self._gone += 1
+        if 2 * self._gone > len(self._kept):
+            del self._kept[: self._gone], self._ends[: self._gone]
+            self._gone = 0
+
+    def between(self, first: int, end: int) -> Iterator[_Kept]:
+        """All that has some of these numbers."""
+        at = bisect_right(self._ends, first, lo=self._gone)
+        while at < len(self._kept) and self._kept[at].first < end:
+            yield self._kept[at]
+            at += 1
+
+
 class SecondCopies:
     """Of what one task receives. A copy that is so far behind that its records are not kept any more is not checked."""
 
@@ -33,7 +60,7 @@ class SecondCopies:
         """`producer` names the task that sends on a channel."""
         self._producer, self._task = producer, task
         self._kept: deque[_Kept] = deque()
-        self._by_channel: dict[int, deque[_Kept]] = {}
+        self._by_channel: dict[int, _Line] = {}
         self._size = 0
 
     def look(self, frame: Frame, content: bytes | memoryview, had: int) -> None:
@@ -46,20 +73,21 @@ class SecondCopies:
         if frame.end > had:
             kept = _Kept(frame.channel, frame.first, frame.end, checksum, bytes(content))
             self._kept.append(kept)
-            self._by_channel.setdefault(frame.channel, deque()).append(kept)
+            self._by_channel.setdefault(frame.channel, _Line()).add(kept)
             self._size += len(content)
             while self._size > _MOST_BYTES:
                 oldest = self._kept.popleft()
-                self._by_channel[oldest.channel].popleft()
+                self._by_channel[oldest.channel].forget_first()
                 self._size -= len(oldest.content)
 
     def _compare(self, frame: Frame, checksum: int, had: int) -> None:
-        for kept in reversed(self._by_channel.get(frame.channel, ())):
-            if kept.end <= frame.first:
-                return
-            first, end = max(kept.first, frame.first), min(kept.end, frame.end, had)
-            if first >= end or (kept.first, kept.end, kept.checksum) == (frame.first, frame.end, checksum):
+        if frame.channel not in self._by_channel:
+            return
+        until = min(frame.end, had)
+        for kept in self._by_channel[frame.channel].between(frame.first, until):
+            if (kept.first, kept.end, kept.checksum) == (frame.first, frame.end, checksum):
                 continue
+            first, end = max(kept.first, frame.first), min(kept.end, until)
             batch, mine = frames.decode(kept.content).batch, frame.batch
             assert batch is not None and mine is not None  # noqa: PT018
             one, other = batch.slice(first - kept.first, end - first), mine.slice(first - frame.first, end - first)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import time
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.errors import CopiesDiffer
 from headrace.flow.second_copies import SecondCopies
@@ -59,3 +62,36 @@ def test_what_is_long_gone_is_not_compared() -> None:
     for at in range(4):
         reader.take(300_000 * (at + 1), [2.0] * 300_000)
     reader.take(0, [9.0])
+
+
+def test_a_copy_that_is_far_behind_costs_no_more_than_one_that_is_not() -> None:
+    """What it sends is compared with what it is about, not with all that came since."""
+    reader, count = _Reader(), 4_000
+    for at in range(count):
+        reader.take(at, [float(at)])
+    began = time.thread_time()
+    for at in range(count):
+        reader.take(at, [float(at)])
+    behind_s, began = time.thread_time() - began, time.thread_time()
+    for at in range(count, 2 * count):
+        reader.take(at, [float(at)])
+        reader.take(at, [float(at)])
+    assert behind_s < 2 * (time.thread_time() - began)
+    with pytest.raises(CopiesDiffer, match="record 17 "):
+        reader.take(16, [16.0, 0.0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=40), st.integers(0, 79))
+def test_whatever_is_cut_and_comes_again_one_record_that_differs_is_found(
+    cuts: list[tuple[int, int]], wrong: int
+) -> None:
+    reader, had = _Reader(), 0
+    for first, count in cuts:
+        first = min(first, had)
+        reader.take(first, [float(n) for n in range(first, first + count)])
+        had = max(had, first + count)
+    if wrong < had:
+        with pytest.raises(CopiesDiffer, match=f"record {wrong} "):
+            reader.take(
+                max(0, wrong - 3), [float(n) if n != wrong else -1.0 for n in range(max(0, wrong - 3), wrong + 1)]
+            )
