@@ -45,6 +45,12 @@ from headrace.queues.protocol import Entry, Queues
 ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
+_PACE_S: Final = 0.001
+"""One that has taken few records looks for more after so long only: frames of a record each cost those who read them
+as much as frames of hundreds, and a task that is behind could never catch up with them."""
+_FEW_RECORDS: Final = 64
+_FRAMES_AT_ONCE: Final = 256
+"""What came is worked off in so many frames at a time, so that the first need not wait for the last."""
 _PATIENCE_COMMITS: Final = 1.5
 """After how many commits in which nothing leaves a queue it is taken to be stuck."""
 BATCH_RECORDS: Final = 4096
@@ -214,15 +220,23 @@ class Host:
         self._give(Told({"say": "begin"}))
         while not self._left:
             now = time.monotonic()
+            had = self._worker.records_in
             full = [q for q in self._worker.blocking if self._rooms.is_full(q, self._writer.backlog(q), now)]
             waits = self._feed(full, now)
             if full:
                 waits = min(waits, _NO_ROOM_S)
             self._take(full, waits)
             self._look_at_saves()
-            if time.monotonic() - self._ticked_at >= self._tick_s:
-                self._ticked_at = time.monotonic()
-                self._give(Ticked(self._ticked_at, time.time()))
+            self._tick()
+            left_s = now + _PACE_S - time.monotonic()
+            if 0 < self._worker.records_in - had < _FEW_RECORDS and left_s > 0:
+                time.sleep(left_s)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now - self._ticked_at >= self._tick_s:
+            self._ticked_at = now
+            self._give(Ticked(now, time.time()))
 
     def _feed(self, full: list[str], now: float) -> float:
         """Give the tasks what their sources have; gives how long there is nothing to do for sources."""
@@ -252,7 +266,10 @@ class Host:
             if message is not None:
                 self._give(Told(message))
         for queue, entries in found.items():
-            self._give(Arrived(queue, entries))
+            for at in range(0, len(entries), _FRAMES_AT_ONCE):
+                if at:
+                    self._tick()
+                self._give(Arrived(queue, entries[at : at + _FRAMES_AT_ONCE]))
 
     def _give(self, stimulus: Stimulus) -> None:
         for effect in self._worker.on(stimulus):

@@ -145,6 +145,10 @@ class Worker:
         return {queue: position for task in self.tasks.values() for queue, position in task.positions.items()}
 
     @property
+    def records_in(self) -> int:
+        return sum(task.records_in for task in self.tasks.values())
+
+    @property
     def beats(self) -> str | None:
         return None if self._pulse is None else self._pulse.log
 
