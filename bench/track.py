@@ -19,25 +19,21 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import psutil
-import pyarrow as pa
 from pyspark import cloudpickle
 
-import headrace as hr
 from bench.harness import Bench, Chart, Target
-from bench.support import punctuations
-from bench.support.punctuations import Ints, RoundRobin, System, ints
+from bench.support import punctuations, round_robin
+from bench.support.round_robin import Bulk, RoundRobin, System
 from bench.support.virtual_costs import Costs, calibrated
-from headrace.flow.builder import Stream
 from headrace.spark.session import local_session
 
 NAMES: Final[dict[System, str]] = {
@@ -281,56 +277,6 @@ def by_rate(bench: Bench, sizes: Sizes, costs: Costs) -> None:
 # ---------------------------------------------------------------------- on Spark
 
 
-@dataclass(frozen=True)
-class Bulk(RoundRobin):
-    """As fast as it goes, on Spark; what came and what ended is written down."""
-
-    folder: str = ""
-    sines: int = 0
-
-    def begun(self, flow: hr.Flow) -> Stream:
-        return flow.source("items", hr.generate(self.numbered, self.records))
-
-    def numbered(self, first: int, count: int) -> pa.RecordBatch:
-        if first == 0 and count:
-            (Path(self.folder) / "began").write_text(str(time.time_ns()))
-        numbers: Ints = np.arange(first, first + count, dtype=np.int64)
-        is_last = (numbers % self.granularity == self.granularity - 1) | (numbers == self.records - 1)
-        return pa.record_batch({"n": numbers, "substream": numbers // self.granularity, "last": is_last})
-
-    def step(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values = ints(batch, "n").astype(np.float64) if self.sines else np.zeros(0)
-        for _ in range(self.sines):
-            np.sin(values, out=values)
-        return batch
-
-    def came(self, batch: pa.RecordBatch) -> None:
-        numbers = ints(batch, "n")
-        row = np.array([time.time_ns(), len(numbers), numbers.sum(), (numbers * numbers).sum()], np.int64)
-        with (Path(self.folder) / "came").open("ab") as out:
-            out.write(row.tobytes())
-
-    def ended(self, batch: pa.RecordBatch) -> None:
-        with (Path(self.folder) / "ended").open("ab") as out:
-            out.write(ints(batch, "substream").tobytes())
-        (Path(self.folder) / "told").write_text(str(time.time_ns()))
-
-    def records_a_second(self, spark: Any) -> float:
-        """From the first record made until all had come, and all ends were told. Raises RuntimeError if not so."""
-        self.flow().start(spark, self.folder, workers=self.workers).wait()
-        folder, numbers = Path(self.folder), np.arange(self.records)
-        began, came = int((folder / "began").read_text()), np.fromfile(folder / "came", np.int64).reshape(-1, 4)
-        if came[:, 1:].sum(axis=0).tolist() != [len(numbers), numbers.sum(), (numbers * numbers).sum()]:
-            raise RuntimeError(f"{came[:, 1].sum():,} records came of {self.records:,}, or others")
-        last = int(came[:, 0].max())
-        if self.is_tracked:
-            told = np.fromfile(folder / "ended", np.int64)
-            if not np.array_equal(np.sort(told), np.arange(self.substreams)):
-                raise RuntimeError(f"{len(told):,} ends were told, of {self.substreams:,} substreams")
-            last = max(last, int((folder / "told").read_text()))
-        return self.records / (last - began) * 1e9
-
-
 def on_spark(bench: Bench, sizes: Sizes) -> None:
     spark = local_session(cores=3)
     found: dict[tuple[System, int, int], list[float]] = {run: [] for run in sizes.runs}
@@ -380,7 +326,8 @@ def main() -> None:
         spark_rounds=sizes.rounds,
     )  # fmt: skip
     # The workers know no package bench.
-    cloudpickle.register_pickle_by_value(punctuations)  # type: ignore[no-untyped-call]
+    for module in (punctuations, round_robin):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     with bench.running(steps=sizes.steps):
         for text in NOTES:
             bench.note(text)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.support.punctuations import Inject, PassOn, RoundRobin, to_target
+from bench.support.punctuations import Inject, PassOn, to_target
+from bench.support.round_robin import RoundRobin
 from bench.support.virtual_cluster import VirtualCluster
 from bench.support.virtual_costs import Costs, calibrated
 from hypothesis import given, settings
