@@ -169,7 +169,7 @@ class Coordinator:
                     effects += self._finished_if_left()
                 else:
                     effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
-            elif self._voices and not (seen.is_up or seen.is_restoring) and now_s - seen.heard_at > _ABSENT_S:
+            elif self._is_absent(seen):
                 passed = self._pass_voices(self.assignment[worker])
                 if passed:
                     effects += [CancelWorker(worker, seen.epoch), *passed, self._start(worker)]
@@ -180,6 +180,12 @@ class Coordinator:
         if self._asks() and now_s - self._probe.sent_at >= (_UNANSWERED_S if is_open else _PROBE_S):
             effects += self._ask()
         return effects
+
+    def _is_absent(self, seen: _Seen) -> bool:
+        """Is it time that others speak for a worker that does not start? Not where all leave."""
+        is_here = seen.is_up or seen.is_restoring or seen.has_left
+        is_over = self._stopping == "leave" or self._now - seen.heard_at <= _ABSENT_S
+        return bool(self._voices) and not is_here and not is_over
 
     def _reported(self, message: Mapping[str, Any]) -> list[CoordinatorEffect]:
         seen = self._workers.get(message["worker"])

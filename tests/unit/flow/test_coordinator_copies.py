@@ -250,6 +250,16 @@ def test_a_flow_is_over_where_one_copy_of_each_task_has_finished() -> None:
     assert script.on(Exited(1, 102)) == [Finish(None)]
 
 
+def test_one_that_has_left_does_not_come_back_while_another_takes_its_time() -> None:
+    script = _Script("standby").up()
+    script.report(0, {"s.0": DONE, "out.0~1": task_says(silent=True)})
+    assert script.report(1, {"out.0": DONE, "s.0~1": task_says(silent=True)}) == [_LEAVE]
+    assert script.on(Exited(0, 101)) == []
+    script.on(Ticked(9.0))
+    assert not [effect for effect in script.on(Ticked(20.0)) if isinstance(effect, StartWorker)]
+    assert script.on(Exited(1, 102)) == [Finish(None)]
+
+
 def test_what_was_finished_in_a_worker_that_is_gone_does_not_count() -> None:
     script = _Script("standby").up()
     script.report(1, {"out.0": DONE})
