@@ -391,7 +391,9 @@ def test_what_is_refused(spark: SparkSession, kafka_broker: Broker, tmp_path: Pa
     refused(rows, r"there is no topic nowhere at .*; create it, with one partition", to="nowhere")
     refused(rows, "needs a name", to=print)
     refused(rows, "the parallelism is 0", parallelism=0)
-    refused(rows, "Real-Time Mode has no foreachBatch", trigger={"realTime": "5 seconds"})
+    number = rows.withColumn("n", F.col("offset"))
+    refused(number, "in Real-Time Mode a row has the place of its offset, and the sequence is n", sequence="n",
+            trigger={"realTime": "5 seconds"})  # fmt: skip
     admin, paths = AdminClient({"bootstrap.servers": address}), f"{one}-paths"
     admin.create_topics([NewTopic(paths, 3, 1)])[paths].result(30)
     refused(rows, f"topic {paths} has 3 partitions, and the parallelism is 2; say the same as before or, when all")

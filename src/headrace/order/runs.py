@@ -64,6 +64,15 @@ class PathsMerge:
         self._highest = self.done.highest if self._follows else NEVER
 
     @property
+    def held(self) -> int:
+        return self.merge.rows
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """The paths, by their numbers."""
+        return tuple(sorted(self.merge.last)) if self.merge.rows else ()
+
+    @property
     def is_complete(self) -> bool:
         """Has all of the micro-batch come?"""
         return len(self._ended) == len(self._paths)

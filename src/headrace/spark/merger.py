@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import QueueDamaged
+from headrace.errors import FlowError, QueueDamaged
 from headrace.order.by_sequence import NEVER
 from headrace.order.columns import SEQUENCE
 from headrace.order.runs import BEGIN, Done, PathsMerge, Piece
 from headrace.queues.kafka_client import confluent, unreachable
-from headrace.spark.query_paths import TIMEOUT_S, Client, Paths
+from headrace.spark.query_paths import TAG, TIMEOUT_S, Client, Paths
 
 Callback = Callable[[pa.RecordBatch], None]
 WRITTEN: Final = "headrace-sequence"
@@ -29,13 +29,28 @@ HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()
 ROWS: Final = pa.schema([(SEQUENCE, pa.int64()), ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])
 
 
-def pieces_of(messages: list[Any]) -> Iterator[Piece]:
-    """Of messages of one partition."""
-    headers = [message.headers() for message in messages]
-    tags = np.fromstring(b",".join(each[-1][1] for each in headers), np.int64, sep=",").reshape(-1, 3)
+def rows_of(sequences: Any, messages: list[Any], headers: list[Any]) -> pa.RecordBatch:
     keys, values = [message.key() for message in messages], [message.value() for message in messages]
     others = pa.array([each[:-1] or None for each in headers], HEADERS)
-    rows = pa.record_batch([pa.array(tags[:, 2]), pa.array(keys, pa.binary()), values, others], schema=ROWS)
+    return pa.record_batch([pa.array(sequences), pa.array(keys, pa.binary()), values, others], schema=ROWS)
+
+
+def headers_of(messages: list[Any], tag: str) -> list[Any]:
+    """The last one of each is what the query has put there."""
+    headers = [message.headers() for message in messages]
+    if any(not each or each[-1][0] != tag for each in headers):
+        raise FlowError(
+            f"topic {messages[0].topic()} has rows that this query did not write; a query in Real-Time Mode and one in "
+            f"micro-batches need topics of their own: give one of them another name"
+        )
+    return headers
+
+
+def pieces_of(messages: list[Any]) -> Iterator[Piece]:
+    """Of messages of one partition."""
+    headers = headers_of(messages, TAG)
+    tags = np.fromstring(b",".join(each[-1][1] for each in headers), np.int64, sep=",").reshape(-1, 3)
+    rows = rows_of(tags[:, 2], messages, headers)
     is_cut = (tags[1:, 1] < 0) | (tags[:-1, 1] < 0) | (tags[1:, 0] != tags[:-1, 0])
     for start, end in pairwise([0, *(np.flatnonzero(is_cut) + 1).tolist(), len(messages)]):
         token, number, batch = tags[start].tolist()
@@ -45,7 +60,10 @@ def pieces_of(messages: list[Any]) -> Iterator[Piece]:
 
 @dataclass(frozen=True)
 class OrderProgress:
-    """How far a merger is. `held` rows wait for those of the partitions `waits_for`; `dropped` ones had come before."""
+    """How far a merger is. `held` rows wait, `dropped` ones had come before.
+
+    They wait for rows of the partitions `waits_for` or, in Real-Time Mode, for that offset.
+    """
 
     batch: int | None
     released: int | None
@@ -55,13 +73,29 @@ class OrderProgress:
     waits_for: tuple[int, ...]
 
 
+class Merging(Protocol):
+    """What decides which rows can leave."""
+
+    done: Done
+    dropped: int
+    offsets: list[int]
+    """Where to read from after a restart: another list, where it is another place."""
+
+    @property
+    def held(self) -> int: ...
+
+    @property
+    def waits_for(self) -> tuple[int, ...]: ...
+
+    def release(self) -> pa.RecordBatch | None: ...
+
+
 class Merger:
     """Reads the paths and writes the output: to a topic exactly once, to a callback at least once. One at a time."""
 
     def __init__(self, paths: Paths, to: str | Callback):
         self._paths, self._to, self._rows = paths, to, 0
         self._stopped, self._drains = threading.Event(), threading.Event()
-        self._kept: list[deque[Piece]] = [deque() for _ in range(paths.parallelism)]
         self._paused: set[int] = set()
         self._admin = Client(paths, "AdminClient", {})
         own = {"group.id": paths.topic, "enable.auto.commit": False, "auto.offset.reset": "error"}
@@ -79,8 +113,13 @@ class Merger:
         # Kafka forgets groups that do nothing for a week: then the output tells.
         done = Done(*json.loads(found[0].metadata)) if found[0].offset >= 0 else Done(self._last_written())
         names = [f"topic {paths.topic}, partition {at}" for at in range(len(places))]
-        self._merge = PathsMerge(names, done, [*self._next])
+        self._merge: Merging = self._made(names, done, [*self._next])
         self._consumer(reading, "assign", [self._place(at, offset) for at, offset in enumerate(self._next)])
+
+    def _made(self, names: list[str], done: Done, offsets: list[int]) -> Merging:
+        self._kept: list[deque[Piece]] = [deque() for _ in names]
+        self._pieces = PathsMerge(names, done, offsets)
+        return self._pieces
 
     def _place(self, at: int, offset: int = -1001, state: str = "") -> Any:
         return confluent().TopicPartition(self._paths.topic, at, offset, state)
@@ -100,10 +139,9 @@ class Merger:
 
     @property
     def progress(self) -> OrderProgress:
-        done, merge = self._merge.done, self._merge.merge
+        done, merge = self._merge.done, self._merge
         released = None if done.released == NEVER else done.released
-        waits_for = tuple(sorted(merge.last)) if merge.rows else ()
-        return OrderProgress(done.batch, released, self._rows, self._merge.dropped, merge.rows, waits_for)
+        return OrderProgress(done.batch, released, self._rows, merge.dropped, merge.held, merge.waits_for)
 
     def run(self) -> None:
         """Until `stop` is called, from another thread."""
@@ -119,9 +157,11 @@ class Merger:
         (self._drains if drain else self._stopped).set()
 
     def _has_all(self) -> bool:
+        return self._next == self._ends()
+
+    def _ends(self) -> list[int]:
         places = [self._place(at) for at in range(len(self._next))]
-        ends = [self._consumer("read", "get_watermark_offsets", place, TIMEOUT_S)[1] for place in places]
-        return self._next == ends
+        return [self._consumer("read", "get_watermark_offsets", place, TIMEOUT_S)[1] for place in places]
 
     def _step(self) -> bool:
         """Was there something to read?"""
@@ -138,29 +178,39 @@ class Merger:
                     raise QueueDamaged(f"{self._paths.topic}-{at}", f"offset {self._next[at]} is missing")
                 self._next[at] += 1
                 by_path.setdefault(at, []).append(message)
-        for at, mine in by_path.items():
-            self._kept[at].extend(pieces_of(mine))
-        while by_path and self._advance():
-            pass
-        # No more is read of paths that are a micro-batch ahead: memory is bounded by one.
-        ahead = {at for at, kept in enumerate(self._kept) if kept}
+        self._arrived(by_path)
+        ahead = self._ahead()
         for method, which in (("pause", ahead - self._paused), ("resume", self._paused - ahead)):
             self._consumer(reading, method, [self._place(at) for at in which])
         self._paused = ahead
         return bool(messages)
 
+    def _arrived(self, by_path: dict[int, list[Any]]) -> None:
+        for at, mine in by_path.items():
+            self._kept[at].extend(pieces_of(mine))
+        while by_path and self._advance():
+            pass
+
+    def _ahead(self) -> set[int]:
+        """No more is read of paths that are a micro-batch ahead: memory is bounded by one."""
+        return {at for at, kept in enumerate(self._kept) if kept}
+
     def _advance(self) -> bool:
         was, has_moved = self._merge.offsets, False
         for at, kept in enumerate(self._kept):
-            while kept and self._merge.take(at, kept[0]):
+            while kept and self._pieces.take(at, kept[0]):
                 kept.popleft()
                 has_moved = True
+        self._let_go(was)
+        return has_moved
+
+    def _let_go(self, was: list[int]) -> None:
+        """What can leave; `was` is where a merger would have gone on until now."""
         rows, offsets = self._merge.release(), self._merge.offsets
         if rows is not None or offsets is not was:
             self._write([] if rows is None else [rows])
         if offsets is not was:
             self._admin.it.delete_records([self._place(at, offset) for at, offset in enumerate(offsets)])
-        return has_moved
 
     def _write(self, batches: list[pa.RecordBatch]) -> None:
         """Rows, and how far we are: both or, but for a callback, nothing."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,6 +21,7 @@ from headrace.queues.kafka_admin import TOPIC_SETTINGS
 from headrace.queues.kafka_client import confluent
 from headrace.spark.merger import WAIT_S, Callback, Merger, OrderProgress
 from headrace.spark.query_paths import TIMEOUT_S, Client, Paths, marks_to
+from headrace.spark.real_time import RealTimeMerger, committed_by, written_at_once
 
 
 class OrderedQuery:
@@ -80,17 +82,28 @@ def order_query(
     The streaming DataFrame has a column `value` and, if you like, `key` and `headers`, as for Spark's Kafka sink, and
     its `sequence`: each row a number of its own, which rises from micro-batch to micro-batch. `to` has one partition,
     and is read with `isolation.level=read_committed`; or it is a function that takes Arrow batches, at least once.
+
+    With `trigger={"realTime": "5 seconds"}` a row leaves as soon as all offsets before it have. What stands behind an
+    offset that brings no row, for it was filtered away, waits for the query's next commit.
     """
     if name is None and callable(to):
         raise FlowError("order_query to a function needs a name, under which it goes on after a restart: name=...")
     paths = Paths(name or str(to), servers, parallelism, sequence, dict(settings or {}), dict(options or {}))
     _check_rows(df, paths)
-    if trigger and "realTime" in trigger:
-        raise FlowError("order_query runs in micro-batches: Real-Time Mode has no foreachBatch; use another trigger")
+    is_real_time = trigger is not None and "realTime" in trigger
+    if is_real_time and sequence != "offset":
+        raise FlowError(
+            f"in Real-Time Mode a row has the place of its offset, and the sequence is {sequence}; keep the offset of "
+            f"the source, or run in micro-batches: another trigger"
+        )
     _prepare(paths, to)
-    merger = Merger(paths, to)
-    writer = df.writeStream.foreachBatch(paths.write).option("checkpointLocation", checkpoint).queryName(paths.name)
-    return OrderedQuery((writer.trigger(**trigger) if trigger else writer).start(), merger)
+    merger = RealTimeMerger(paths, to) if is_real_time else Merger(paths, to)
+    writer = written_at_once(df, paths) if is_real_time else df.writeStream.foreachBatch(paths.write)
+    writer = writer.option("checkpointLocation", checkpoint).queryName(paths.name)
+    query = (writer.trigger(**trigger) if trigger else writer).start()
+    if isinstance(merger, RealTimeMerger):
+        merger.committed = partial(committed_by, query)
+    return OrderedQuery(query, merger)
 
 
 def _check_rows(df: DataFrame, paths: Paths) -> None:
