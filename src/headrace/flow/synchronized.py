@@ -44,6 +44,7 @@ _FIELDS: Final = (
 )
 _BEAT_US: Final = 5000
 _RANK_BITS: Final = 40
+_TAGS_SHOWN: Final = 5
 """Of the number of a record; those before it are of its source."""
 
 
@@ -302,11 +303,13 @@ class _TreeOperator(Operator):
     def report(self) -> Mapping[str, Any] | None:
         """How many events wait, and which streams they wait for, if it is a stream."""
         now = time.monotonic()
-        waits = []
+        waits, tags = [], self._tree.tags_waited_for()
+        named = ", ".join(tags[:_TAGS_SHOWN]) + (", …" if len(tags) > _TAGS_SHOWN else "")
         for source in self._tree.waits_for():
             time_, since_s = self._tree.frontiers[source][0], now - self._moved_s[source]
             last = "nothing has come of it" if time_ == FIRST[0] else f"it has come to {time_}"
-            waits.append(f"waiting for stream {self._tree.sources[source]} since {since_s:.1f} s: {last}")
+            stream = self._tree.sources[source]
+            waits.append(f"waiting for stream {stream}, tag {named} since {since_s:.1f} s: {last}")
         return {"waiting": self._tree.rows, "waits_for": waits}
 
 

@@ -120,6 +120,12 @@ class ByDependence:
         """All events below have come."""
         return min(self.frontiers, default=LAST)
 
+    @property
+    def tags(self) -> Ints:
+        """Those of the events that are here."""
+        found: Ints = np.concatenate([np.zeros(0, np.int64), *(each.tags for held in self._held for each in held)])
+        return np.unique(found)
+
     def head(self, lane: int) -> Key | None:
         """The first event that is here."""
         return self._held[lane][0].key(0) if self._held[lane] else None

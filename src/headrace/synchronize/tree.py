@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -184,6 +185,14 @@ class TreeTask:
             return []
         least = min(self.frontiers, default=LAST)
         return [source for source, key in enumerate(self.frontiers) if key == least < LAST]
+
+    def tags_waited_for(self) -> list[str]:
+        """What the events that wait depend on: one of these may still come before them."""
+        entries, waiting = self.plan.entries, [node.lanes.tags for node in self.nodes.values()]
+        tags = np.unique(np.concatenate([np.zeros(0, np.int64), *waiting]))
+        requested = {tag for node in self.nodes.values() for _, tag in node.requests}
+        near = self.plan.space.dependence[sorted({*tags.tolist(), *requested})].any(axis=0)
+        return list(dict.fromkeys(str(replace(entries[tag], parts=1)) for tag in np.flatnonzero(near).tolist()))
 
 
 def _families(plan: Plan, tags: Sequence[int], sources: int) -> list[tuple[int, ...]]:
