@@ -7,6 +7,7 @@ tick. It does not read a sender that is ahead: what waits, waits in its queue.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from headrace.flow.losses import Loss
 from headrace.flow.plan import PathsIn
 from headrace.model import frames
 from headrace.model.frames import Kind
+from headrace.model.latencies import Latencies
 from headrace.order.by_sequence import ALWAYS, NEVER, BySequence
 from headrace.order.columns import AFTER_ALL, Keys
 from headrace.queues.protocol import Entry
@@ -35,6 +37,8 @@ class _Passed:
     number: int
     promised: int = NEVER
     is_end: bool = False
+    records: int = 0
+    read_ns: int = 0
 
 
 @dataclass
@@ -71,6 +75,7 @@ class Merging:
         self._seen: deque[tuple[float, int]] = deque()
         self._asked: dict[str, int] = {}
         self._most_bytes = memory_bytes // len(senders)
+        self._in_queue, self._in_merge = Latencies(), Latencies()
 
     @property
     def frontier(self) -> int:
@@ -101,7 +106,7 @@ class Merging:
 
     def take(self, queue: str, entries: Sequence[Entry]) -> bool:
         """Frames of a sender; tells whether a heartbeat was among them. Raises QueueDamaged, OrderBroken."""
-        sender, beat = self._senders[queue], False
+        sender, beat, now_ns = self._senders[queue], False, time.monotonic_ns()
         for entry in entries:
             frame = frames.decode(entry.frame)
             number = sender.next
@@ -127,7 +132,9 @@ class Merging:
             elif frame.end > number and frame.batch is not None:
                 highest = self._merge.push(sender.at, frame.since(number).batch)
                 sender.next = frame.end
-                passed = _Passed(highest, entry.next, frame.end)
+                passed = _Passed(highest, entry.next, frame.end, records=frame.count, read_ns=now_ns)
+                if frame.stamp:  # queues in files have them
+                    self._in_queue.add(max(0, now_ns - frame.stamp) / 1e9, frame.count)
             sender.read.append(passed)
         self._pass(sender)
         return beat
@@ -146,6 +153,8 @@ class Merging:
             sender.position, sender.number = passed.position, passed.number
             sender.promised = max(sender.promised, passed.promised)
             sender.is_over = sender.is_over or passed.is_end
+            if passed.records:
+                self._in_merge.add((time.monotonic_ns() - passed.read_ns) / 1e9, passed.records)
 
     def hurry(self, now_s: float) -> list[tuple[str, bytes]]:
         """What is to be said, in the queue of a sender itself: that it has come so far, for patience is at its end.
@@ -173,7 +182,13 @@ class Merging:
         self._asked.clear()
 
     def report(self) -> dict[str, Any]:
-        return {"waiting": self._merge.rows, "frontier": self._merge.frontier, "inversions": self._merge.inversions}
+        return {
+            "waiting": self._merge.rows,
+            "frontier": self._merge.frontier,
+            "inversions": self._merge.inversions,
+            "in_queue": self._in_queue.as_json(),
+            "in_merge": self._in_merge.as_json(),
+        }
 
     # ------------------------------------------------------------------- state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +78,28 @@ def test_records_leave_in_order_and_wait_for_the_slowest() -> None:
     world.move()
     assert [row["n"] for row in world.out] == list(range(9))
     assert set(world.out[0]) == {"n", "k"}, "what records carry is not to be seen"
+
+
+def test_a_merge_says_how_long_records_were_in_queues_and_in_it() -> None:
+    flow, stream = drawn(("a", 3))
+    flow.sink("out", stream.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 9)
+    world.move("a.0", "a.1", "a.2")
+    second_ago = time.monotonic_ns() - 1_000_000_000
+    world.queues = {q: [frames.stamped(each, second_ago) for each in found] for q, found in world.queues.items()}
+    world.move("out.0")
+    assert sum(_order_of(world)["in_merge"]["counts"]) == 0, "no frame has left as a whole"
+    world.act(world.tasks["s.0"].beat())
+    world.move()
+    found = _order_of(world)
+    assert (sum(found["in_queue"]["counts"]), sum(found["in_merge"]["counts"])) == (9, 9)
+    assert 9.0 <= found["in_queue"]["total"] < 18.0
+    assert 0.0 < found["in_merge"]["total"] < 9.0
+
+
+def _order_of(world: World) -> Any:
+    return world.tasks["out.0"].reports()["order"]
 
 
 def test_a_merge_that_starts_again_takes_nothing_twice_and_says_so_downstream() -> None:
