@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.support.delta import delta
 from headrace.replicate.assignment import Assignment, TaskLoad, WorkerSeen, assign
-from headrace.replicate.delta import delta
 
 COPIES: Final = 2
 FILES: Final = 20

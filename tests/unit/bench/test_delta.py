@@ -5,10 +5,9 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from bench.support.delta import Delta, delta
 from hypothesis import given
 from hypothesis import strategies as st
-
-from headrace.replicate.delta import Delta, delta
 
 FILES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 5_000_000), max_size=8)
 
