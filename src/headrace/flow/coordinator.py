@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.flow.copies import Replication, copy_of, task_of
@@ -22,6 +21,7 @@ from headrace.flow.effects import (
 )
 from headrace.flow.placing import Placing
 from headrace.flow.plan import Plan
+from headrace.flow.seen import Probe, Seen, is_quiet, progress_of
 
 _PROBE_S: Final = 0.05
 _UNANSWERED_S: Final = 1.0
@@ -35,30 +35,6 @@ _BEATS_S: Final = 5.0
 """How often beats that all have read are let go."""
 _MOST_RESTARTS: Final = 20
 _RESTART_WINDOW_S: Final = 60.0
-
-
-@dataclass
-class _Seen:
-    """What is known of a worker."""
-
-    epoch: int
-    heard_at: float
-    report: Mapping[str, Any] | None = None
-    is_up: bool = False
-    has_left: bool = False
-    is_restoring: bool = False
-    """It reads commits: the queues keep what it may want to read next."""
-
-
-@dataclass
-class _Probe:
-    """A round of questions: are all channels empty?"""
-
-    number: int = 0
-    sent_at: float = 0.0
-    before: Any = None
-    answers: dict[int, Any] = field(default_factory=dict)
-    was_asked: bool = False
 
 
 class Coordinator:
@@ -76,13 +52,13 @@ class Coordinator:
         self._keep_from: dict[str, Mapping[str, int]] = {}
         self._beats_at, self._beats_read = 0.0, 0
         self._epoch = first_epoch
-        self._workers: dict[int, _Seen] = {}
+        self._workers: dict[int, Seen] = {}
         self._now = 0.0
         self._told_at = 0.0
         self._restarts: list[float] = []
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
-        self._probe = _Probe()
+        self._probe = Probe()
         self._over = False
 
     @property
@@ -111,12 +87,12 @@ class Coordinator:
         if self._stopping is not None and stimulus.drain:
             return []
         self._stopping = "drain" if stimulus.drain else "leave"
-        self._probe = _Probe()
+        self._probe = Probe()
         return [Tell({"say": "pause" if stimulus.drain else "leave"})]
 
     def _start(self, worker: int) -> StartWorker:
         self._epoch += 1
-        self._workers[worker] = _Seen(self._epoch, self._now)
+        self._workers[worker] = Seen(self._epoch, self._now)
         names = self.assignment[worker]
         silent = tuple(name for name in names if self._voices.get(task_of(name), name) != name)
         return StartWorker(worker, self._epoch, names, silent)
@@ -140,7 +116,7 @@ class Coordinator:
                 f"workers died {len(self._restarts)} times within {_RESTART_WINDOW_S:.0f} seconds; the last one said: "
                 f"{problem or 'nothing'}"
             )
-        self._probe = _Probe(self._probe.number + 1)
+        self._probe = Probe(self._probe.number + 1)
         self._workers[worker].is_up = False
         return [*self._pass_voices(self.assignment[worker]), self._start(worker)]
 
@@ -181,7 +157,7 @@ class Coordinator:
             effects += self._ask()
         return effects
 
-    def _is_absent(self, seen: _Seen) -> bool:
+    def _is_absent(self, seen: Seen) -> bool:
         """Is it time that others speak for a worker that does not start? Not where all leave."""
         is_here = seen.is_up or seen.is_restoring or seen.has_left
         is_over = self._stopping == "leave" or self._now - seen.heard_at <= _ABSENT_S
@@ -203,20 +179,25 @@ class Coordinator:
         if message.get("probe") == self._probe.number:
             self._probe.answers[message["worker"]] = message["tasks"]
             effects += self._judge()
-        if self._stopping is None and self._all_finished():
+        finished = frozenset(name for name, task in message["tasks"].items() if task["finished"] and task["safe"])
+        before, seen.finished = seen.finished, finished
+        # To look at all tasks of all workers at every report would be too much for a coordinator of hundreds.
+        if finished != before and self._stopping is None and self._all_finished():
             self._stopping = "leave"
             effects.append(Tell({"say": "leave"}))
         return [*effects, *self._move()]
 
     def _move(self) -> list[CoordinatorEffect]:
         """Copies that share a host part, one worker at a time: the others serve meanwhile."""
-        if self._stopping is not None or not all(seen.is_up for seen in self._workers.values()):
+        if not self._placing.has_copies or self._stopping is not None:
+            return []
+        if not all(seen.is_up for seen in self._workers.values()):
             return []
         before = self.assignment
         worker = self._placing.next_move(self._hosts())
         if worker is None:
             return []
-        self._probe = _Probe(self._probe.number + 1)
+        self._probe = Probe(self._probe.number + 1)
         cancel = CancelWorker(worker, self._workers[worker].epoch)
         self._workers[worker].is_up = False
         return [cancel, *self._pass_voices(before[worker]), self._start(worker)]
@@ -242,7 +223,7 @@ class Coordinator:
 
     def _ask(self) -> list[CoordinatorEffect]:
         before = self._probe.answers if len(self._probe.answers) == len(self._workers) else None
-        self._probe = _Probe(self._probe.number + 1, self._now, before, was_asked=True)
+        self._probe = Probe(self._probe.number + 1, self._now, before, was_asked=True)
         say = "commit" if self._stopping == "drain" else "answer"
         # A worker that started since does not know yet that sources pause.
         paused = [Tell({"say": "pause"})] if self._stopping == "drain" else []
@@ -253,7 +234,7 @@ class Coordinator:
         probe = self._probe
         if len(probe.answers) < len(self._workers) or probe.before is None:
             return []
-        if not (_is_quiet(probe.before, probe.answers)):
+        if not (is_quiet(probe.before, probe.answers)):
             return []
         if self._stopping == "drain":
             safe = all(task["safe"] for tasks in probe.answers.values() for task in tasks.values())
@@ -263,7 +244,7 @@ class Coordinator:
             self._stopping = "leave"
             return [Tell({"say": "leave"})]
         # Said again until all have finished: a loop behind another one ends after it, and a worker may have died.
-        self._probe = _Probe(probe.number, self._now)
+        self._probe = Probe(probe.number, self._now)
         return [Tell({"say": "end loops"})]
 
     def _sources_ended(self) -> bool:
@@ -275,11 +256,9 @@ class Coordinator:
         )
 
     def _all_finished(self) -> bool:
-        found = self._all_reports()
-        return all(
-            any(report["finished"] and report["safe"] for report in found.get(name, {}).values())
-            for name in self.plan.tasks
-        )
+        """A task is, where one of its copies is."""
+        found = {task_of(name) for seen in self._workers.values() for name in seen.finished}
+        return len(found) == len(self.plan.tasks)
 
     def _finished_if_left(self) -> list[CoordinatorEffect]:
         return self._finish(None) if all(seen.has_left for seen in self._workers.values()) else []
@@ -294,9 +273,9 @@ class Coordinator:
     def reports(self) -> dict[str, Mapping[str, Any]]:
         """The newest report of each task: of the copy that speaks, or that has come furthest."""
         return {
-            task: max(copies.items(), key=lambda pair: (not pair[1]["silent"], _progress(pair[1]), -copy_of(pair[0])))[
-                1
-            ]
+            task: max(
+                copies.items(), key=lambda pair: (not pair[1]["silent"], progress_of(pair[1]), -copy_of(pair[0]))
+            )[1]
             for task, copies in self._all_reports().items()
         }
 
@@ -381,25 +360,3 @@ class Coordinator:
             "restarts": len(self._restarts),
             "stopping": self._stopping,
         }
-
-
-def _progress(report: Mapping[str, Any]) -> tuple[int, int]:
-    return int(report["records_in"]), int(report["position"])
-
-
-def _is_quiet(before: Mapping[int, Any], after: Mapping[int, Any]) -> bool:
-    """All that was sent by the second round had been taken by the first: so nothing was on the way between them."""
-    taken: dict[str, int] = {}
-    for tasks in before.values():
-        for task in tasks.values():
-            for channel, number in task["next"].items():
-                # By all copies.
-                taken[channel] = min(number, taken.get(channel, number))
-    return all(
-        # Less, where a task that started again has not sent again all that was taken before.
-        number <= taken.get(channel, 0)
-        for tasks in after.values()
-        for task in tasks.values()
-        if not task["silent"]  # what it would send is not on any way
-        for channel, number in task["sent"].items()
-    )

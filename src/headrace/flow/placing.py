@@ -24,22 +24,17 @@ class Placing:
     def __init__(self, plan: Plan, workers: int, replication: Replication):
         self.of = shared_out(replication.names(plan), workers)
         """The copies of each worker."""
+        self.worker_of = _worker_of(self.of)
         self.copies = by_task(replication.names(plan))
         self._wanted = {task: len(copies) for task, copies in self.copies.items()}
-        self._has_copies = replication.most > 1
+        self.has_copies = replication.most > 1
         self._moves = 0
         self.notes: tuple[str, ...] = ()
         self._steps: deque[tuple[int, tuple[str, ...]]] = deque()
         self._seen: Mapping[int, str] = {}
 
-    @property
-    def worker_of(self) -> dict[str, int]:
-        return {name: worker for worker, names in self.of.items() for name in names}
-
     def next_move(self, hosts: Mapping[int, str]) -> int | None:
         """A worker that is to start again, with another share, while all are up; None if all is well."""
-        if not self._has_copies:
-            return None
         if not self._steps and hosts != self._seen and self._moves < _MOST_MOVES:
             self._seen = hosts
             better = self._better(hosts)
@@ -50,6 +45,7 @@ class Placing:
             worker, names = self._steps.popleft()
             if set(names) != set(self.of[worker]):
                 self.of = {**self.of, worker: names}
+                self.worker_of = _worker_of(self.of)
                 self._moves += 1
                 return worker
         return None
@@ -105,3 +101,7 @@ def shared_out(names: Sequence[str], workers: int) -> dict[int, tuple[str, ...]]
     for name in names:
         found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
     return {worker: tuple(names) for worker, names in found.items()}
+
+
+def _worker_of(shares: Mapping[int, Sequence[str]]) -> dict[str, int]:
+    return {name: worker for worker, names in shares.items() for name in names}
