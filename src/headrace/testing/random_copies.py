@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.flow.builder import Flow
-from headrace.flow.copies import AGREEMENTS, Replication, agreed
+from headrace.flow.copies import AGREEMENTS, Replication, agreed, replication
 from headrace.flow.graph import Graph
 from headrace.flow.operators import Stage
+from headrace.flow.plan import make_plan
 from headrace.flow.routing import rebalance, rescale, shuffle
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.sources import generate
@@ -87,4 +88,15 @@ def check_other_flow(seed: int) -> Failure | None:
     """Flows that are ordered or tracked, whose copies are active and read one queue."""
     graph = ordered_flow(seed) if seed % 2 else tracked_flow(seed)
     simulation = Simulation(graph)
-    return simulation.run(simulation.setup(seed, replication=Replication("active", 2)))
+    return simulation.run(simulation.setup(seed, replication=_as_allowed(graph)))
+
+
+def _as_allowed(graph: Graph) -> Replication:
+    """Two copies, but for what a user is not given two of: what is tracked, where one copy would speak alone."""
+    plan, two = make_plan(graph), Replication("active", 2)
+    tracked = {} if plan.region is None else plan.region.group_of
+    counts = dict.fromkeys((node.name for node in graph.nodes), 2)
+    for name, task in plan.tasks.items():
+        if task.vertex.name in tracked and two.one_speaks(plan, name):
+            counts.update(dict.fromkeys(task.vertex.nodes, 1))
+    return replication("active", counts, plan)
