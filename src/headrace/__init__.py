@@ -41,6 +41,7 @@ from headrace.flow.window_join import window_join
 from headrace.spark.live import Flow
 from headrace.spark.metrics import Metrics
 from headrace.spark.ordered_query import order_query
+from headrace.spark.ordered_rows import ordered
 from headrace.spark.synchronized import synchronize
 from headrace.spark.tracked_queries import link, track_queries
 from headrace.synchronize.check import check
@@ -95,6 +96,7 @@ __all__ = [
     "link",
     "marker",
     "order_query",
+    "ordered",
     "parquet",
     "parquet_files",
     "queue",
