@@ -71,8 +71,8 @@ def test_every_example_has_lines_to_look_for() -> None:
     assert sorted(LINES) == [example.name for example in EXAMPLES]
 
 
-AS_A_PROGRAM = ("first_metric.py", "spending_flow.py")
-"""One of batches and one of flows, as their user runs them; the others share the session of all tests."""
+AS_A_PROGRAM = ("first_metric.py",)
+"""As its user runs it; the others share the session of all tests."""
 
 
 @pytest.mark.spark
