@@ -20,7 +20,7 @@ demo: java $(STAMP) ## payments, metrics on Spark, and the fraud that hopping wi
 	@$(BIN)/headrace demo $(ARGS)
 
 test: java check ## all checks and all tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@scripts/tests.sh $(BIN)/python $(ARGS)
 
 chaos: java $(STAMP) ## make chaos [SEED=1] [RUNS=200]: random streams and flows, crashes at every point; takes about two hours
 	@SEED="$(SEED)" RUNS="$(RUNS)" $(BIN)/python -m pytest -m chaos tests/chaos tests/kafka tests/spark $(ARGS)

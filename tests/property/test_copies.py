@@ -11,13 +11,13 @@ from headrace.testing.random_copies import ORDERS, check_copied_flow, check_othe
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mode", ["active", "standby"])
 def test_copies_agree_and_nothing_is_lost(order: str, mode: str) -> None:
-    for seed in range(8):
+    for seed in range(15):
         failure = check_copied_flow(seed, order=order, mode=mode)
         assert failure is None, failure.story()
 
 
 def test_ordered_and_tracked_flows_have_copies_too() -> None:
-    for seed in range(8):
+    for seed in range(12):
         failure = check_other_flow(seed)
         assert failure is None, failure.story()
 

@@ -24,7 +24,7 @@ def _are_up(job: Any) -> bool:
     return all(worker["up"] for worker in job.status()["workers"].values())
 
 
-@pytest.mark.parametrize(("mode", "order"), [("active", "queue"), ("standby", "queue")])
+@pytest.mark.parametrize(("mode", "order"), [("active", "queue"), ("standby", "queue"), ("active", "round-robin")])
 def test_killed_workers_are_not_missed(spark: SparkSession, tmp_path: Path, mode: str, order: str) -> None:
     flow = counting(tmp_path / "out", 150_000)
     job = flow.start(spark, tmp_path / "at", workers=2, commit_s=0.2, replicas=2, mode=mode, order=order)

@@ -85,7 +85,6 @@ def _on_connect(spark: SparkSession, folder: str) -> None:
 
 
 @pytest.mark.connect
-@pytest.mark.chaos  # a million records on Connect are there, too
 def test_flows_on_connect(tmp_path: Path) -> None:
     on_connect(_on_connect, str(tmp_path))
     assert_as_sequential(three_stages(tmp_path / "out", 50_000), tmp_path / "out")

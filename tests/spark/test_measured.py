@@ -17,7 +17,7 @@ from headrace.testing.random_streams import check_random_live, check_random_stre
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(11, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("seed", [3, 11])
 def test_three_hosts_give_the_same_answers(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     (tmp_path / "stream").mkdir()
     check_random_stream(spark, tmp_path / "stream", seed)

@@ -54,6 +54,8 @@ class _Sender:
     """What was promised before that position."""
     is_over: bool = False
     """Has all left, and will nothing come?"""
+    went_back: int = 0
+    """How often it promised less than before: after a restart of it that is right, and says nothing."""
     read: deque[_Passed] = field(default_factory=deque)
 
 
@@ -124,7 +126,7 @@ class Merging:
             passed = _Passed(NEVER, entry.next, number)
             if frame.kind == Kind.HEARTBEAT:
                 beat, passed = True, _Passed(NEVER, entry.next, number, frame.progress)
-                self._merge.promise(sender.at, frame.progress)
+                sender.went_back += not self._merge.promise(sender.at, frame.progress)
             elif frame.end > number and frame.kind == Kind.END:
                 sender.next, beat = frame.end, True
                 passed = _Passed(NEVER, entry.next, frame.end, ALWAYS, is_end=True)
@@ -186,6 +188,7 @@ class Merging:
             "waiting": self._merge.rows,
             "frontier": self._merge.frontier,
             "inversions": self._merge.inversions,
+            "went_back": {str(each.plan): each.went_back for each in self._senders.values() if each.went_back},
             "in_queue": self._in_queue.as_json(),
             "in_merge": self._in_merge.as_json(),
         }

@@ -126,9 +126,11 @@ class BySequence:
         else:
             self._last[paths] = ticks  # the last of equal paths stays
 
-    def promise(self, at: int, tick: int) -> None:
-        """No more rows with ticks up to this one will come. What is less than was promised before says nothing."""
+    def promise(self, at: int, tick: int) -> bool:
+        """No more rows with ticks up to this one will come. False where more was promised before, which holds."""
+        goes_on = bool(tick >= self._promised[at])
         self._promised[at] = max(self._promised[at], tick)
+        return goes_on
 
     def end(self, at: int) -> None:
         self._promised[at] = ALWAYS

@@ -98,6 +98,22 @@ def test_a_merge_says_how_long_records_were_in_queues_and_in_it() -> None:
     assert 0.0 < found["in_merge"]["total"] < 9.0
 
 
+def test_a_promise_that_goes_back_is_named_and_holds() -> None:
+    flow, stream = drawn(("a", 2))
+    flow.sink("out", stream.ordered(), hr.callback(ignored))
+    world = World(flow)
+    world.feed(0, 8)
+    world.act(world.tasks["s.0"].beat())
+    world.move()
+    assert [row["n"] for row in world.out] == list(range(8))
+    assert _order_of(world)["went_back"] == {}
+    [sender, _] = world.plan.tasks["out.0"].merges
+    lower = frames.encode(frames.heartbeat(sender.channel, 4, 3))
+    world.tasks["out.0"].take_path(sender.queue, [Entry(sender.queue, lower, world.read[sender.queue] + 1)])
+    assert _order_of(world)["went_back"] == {str(sender): 1}
+    assert _order_of(world)["frontier"] >= 7, "what was promised holds"
+
+
 def _order_of(world: World) -> Any:
     return world.tasks["out.0"].reports()["order"]
 
