@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(7200)]
 SEED = int(os.environ.get("SEED") or 1)
 RUNS = int(os.environ.get("RUNS") or 200)
 RECORDS = 15_000_000
-ONE_FAILURE = ("crash", "pause", "lost")
 
 
 @pytest.mark.parametrize("part", range(10))

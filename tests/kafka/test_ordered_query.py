@@ -29,6 +29,8 @@ from headrace.spark.merger import Merger, pieces_of
 from headrace.spark.ordered_query import OrderedQuery, order_query
 from headrace.spark.query_paths import Paths
 
+from .topics import answers, filled_topic, new_topic
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
 RECORDS, TASKS = 20_000, 4
 PATIENCE_S = 120.0
@@ -188,22 +190,6 @@ def test_a_row_that_is_missing_is_seen() -> None:
 # --------------------------------------------------------------- with a broker
 
 
-def new_topic(broker: Broker, partitions: int) -> str:
-    name = f"topic-{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
-    return name
-
-
-def filled_topic(broker: Broker, records: int, partitions: int = 1) -> str:
-    topic = new_topic(broker, partitions)
-    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 20})
-    for n in range(records):
-        producer.produce(topic, str(n), f"key {n % 5}", n % partitions, headers=[("from", str(n % 3))])
-    assert producer.flush(30) == 0
-    return topic
-
-
 def stream(spark: SparkSession, broker: Broker, topic: str, at_once: int) -> DataFrame:
     options = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, "startingOffsets": "earliest"}
     options |= {"maxOffsetsPerTrigger": str(at_once), "includeHeaders": "true"}
@@ -226,36 +212,27 @@ def parallel(messages: DataFrame, flag: Path | None = None) -> DataFrame:
     return dealt.select("key", slowly(F.col("value").cast("string"), "task").alias("value"), "headers", "offset")
 
 
-def answers(broker: Broker, topic: str) -> list[tuple[int, str]]:
-    """The sequences and values that the topic has now."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.address, "group.id": uuid4().hex, "isolation.level": "read_committed",
-         "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-    )  # fmt: skip
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
-        headers = dict(message.headers() or ())
-        assert headers["from"] == str(int(headers["headrace-sequence"]) % 3).encode()  # type: ignore[arg-type]
-        found.append((int(headers["headrace-sequence"]), (message.value() or b"").decode()))  # type: ignore[arg-type]
-    consumer.close()
-    return found
+def expected_of(records: int) -> list[tuple[int, str]]:
+    return [(n, f"answer to {n}") for n in range(records) if n % 7]
 
 
-EXPECTED = [(n, f"answer to {n}") for n in range(RECORDS) if n % 7]
+EXPECTED = expected_of(RECORDS)
 
 
-def test_a_parallel_query_in_the_order_of_its_source(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
-    source, to = filled_topic(kafka_broker, RECORDS), new_topic(kafka_broker, 1)
-    rows = parallel(stream(spark, kafka_broker, source, 5000))
+@pytest.mark.parametrize("records", [RECORDS, pytest.param(1_000_000, marks=pytest.mark.chaos)])
+def test_a_parallel_query_in_the_order_of_its_source(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path, records: int
+) -> None:
+    source, to = filled_topic(kafka_broker, records), new_topic(kafka_broker)
+    rows, expected = parallel(stream(spark, kafka_broker, source, records // 4)), expected_of(records)
     ordered = order_query(
         rows, to, kafka_broker.address, checkpoint=str(tmp_path), parallelism=TASKS, trigger={"availableNow": True}
     )
-    assert ordered.wait(PATIENCE_S)
-    assert answers(kafka_broker, to) == EXPECTED
+    assert ordered.wait(2 * PATIENCE_S)
+    assert answers(kafka_broker, to) == expected
     progress = ordered.progress
-    assert (progress.batch, progress.released, progress.held) == (3, EXPECTED[-1][0], 0)
-    assert (progress.rows, progress.dropped) == (len(EXPECTED), 0)
+    assert (progress.batch, progress.released, progress.held) == (3, expected[-1][0], 0)
+    assert (progress.rows, progress.dropped) == (len(expected), 0)
 
 
 MERGER = """

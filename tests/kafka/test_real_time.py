@@ -6,16 +6,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.spark.broker import Broker
 
+from .topics import answers, fill, new_topic
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(300)]
 PATIENCE_S = 120.0
+CHAOS = pytest.mark.chaos
 # A session of its own: its jars are there from the start, and every task of the query has a slot.
 QUERY = """
 import sys, time
@@ -41,43 +41,21 @@ spark.stop()
 """
 
 
-def new_topic(broker: Broker) -> str:
-    name = f"topic-{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    return name
-
-
-def fill(broker: Broker, topic: str, first: int, count: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 20})
-    for n in range(first, first + count):
-        producer.produce(topic, str(n), f"key {n % 5}", headers=[("from", str(n % 3))])
-    assert producer.flush(30) == 0
-
-
-def answers(broker: Broker, topic: str) -> list[tuple[int, str, str]]:
-    """The values, keys and headers that the topic has now."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.address, "group.id": uuid4().hex, "isolation.level": "read_committed",
-         "enable.partition.eof": True}
-    )  # fmt: skip
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
-        said = dict(message.headers() or ())
-        found.append((int((message.value() or b"").split()[-1]), str(message.key()), str(said["from"])))
-    consumer.close()
-    return found
-
-
-@pytest.mark.parametrize("kills", [0, pytest.param(3, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        (20_000, 0),
+        pytest.param(20_000, 3, marks=pytest.mark.chaos),
+        pytest.param(1_000_000, 0, marks=pytest.mark.chaos),
+    ],
+)
 def test_rows_of_a_query_in_real_time_leave_in_the_order_of_its_source(
-    kafka_broker: Broker, tmp_path: Path, kills: int
+    kafka_broker: Broker, tmp_path: Path, count: int, kills: int
 ) -> None:
-    source, to, count = new_topic(kafka_broker), new_topic(kafka_broker), 20_000
+    source, to = new_topic(kafka_broker), new_topic(kafka_broker)
     command = [sys.executable, "-c", QUERY, kafka_broker.address, source, to, str(tmp_path / "checkpoint")]
     for number in range(kills + 1):
-        fill(kafka_broker, source, number * count, count)
+        fill(kafka_broker, source, range(number * count, (number + 1) * count))
         with subprocess.Popen([*command, str((number + 1) * count - 1)], stderr=subprocess.PIPE, text=True) as child:
             if number < kills:
                 before, deadline = len(answers(kafka_broker, to)), time.monotonic() + PATIENCE_S
@@ -87,7 +65,7 @@ def test_rows_of_a_query_in_real_time_leave_in_the_order_of_its_source(
             else:
                 _, said = child.communicate(timeout=PATIENCE_S)
                 assert child.returncode == 0, said[-3000:]
-        expected = [(n, str(b"key %d" % (n % 5)), str(b"%d" % (n % 3))) for n in range(count * (number + 1)) if n % 7]
+        expected = [(n, f"answer to {n}") for n in range(count * (number + 1)) if n % 7]
         found = answers(kafka_broker, to)
         assert found == expected[: len(found)]
     assert found == expected

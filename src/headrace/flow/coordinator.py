@@ -159,9 +159,9 @@ class Coordinator:
 
     def _is_absent(self, seen: Seen) -> bool:
         """Is it time that others speak for a worker that does not start? Not where all leave."""
-        is_here = seen.is_up or seen.is_restoring or seen.has_left
-        is_over = self._stopping == "leave" or self._now - seen.heard_at <= _ABSENT_S
-        return bool(self._voices) and not is_here and not is_over
+        if not self._voices or self._stopping == "leave" or seen.has_left:
+            return False
+        return not (seen.is_up or seen.is_restoring) and self._now - seen.heard_at > _ABSENT_S
 
     def _reported(self, message: Mapping[str, Any]) -> list[CoordinatorEffect]:
         seen = self._workers.get(message["worker"])

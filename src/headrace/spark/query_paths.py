@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.errors import FlowError
@@ -64,23 +64,34 @@ class Paths:
     def write(self, rows: DataFrame, batch: int) -> None:
         """A micro-batch, for `foreachBatch`. If it fails, Spark runs it again, under another token."""
         token = self._mark([0], f"-1,{BEGIN},{batch}")
-        options = {"kafka.acks": "all", "kafka.enable.idempotence": "true", **self.options}
-        options |= {"kafka.bootstrap.servers": self.servers, "topic": self.topic}
-        self._tagged(rows, token).write.format("kafka").options(**options).save()
+        self._numbered(rows, token).write.format("kafka").options(**self.sink_options).save()
         self._mark(range(self.parallelism), f"{token},{END},{batch}")
 
-    def _tagged(self, rows: DataFrame, token: int) -> DataFrame:
+    @property
+    def sink_options(self) -> dict[str, str]:
+        options = {"kafka.acks": "all", "kafka.enable.idempotence": "true", **self.options}
+        return {**options, "kafka.bootstrap.servers": self.servers, "topic": self.topic}
+
+    @property
+    def place(self) -> Column:
+        """The sequence of a row; a row without one has no place."""
         nothing = F.raise_error(F.lit(f"column {self.sequence} is null: a row without a sequence has no place"))
-        number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
-        sequence = F.coalesce(column(self.sequence).cast("bigint"), nothing.cast("bigint"))
-        tag = F.concat_ws(",", F.lit(token), number, sequence).cast("binary")
-        headers = F.array(F.struct(F.lit(TAG).alias("key"), tag.alias("value")))
+        return F.coalesce(column(self.sequence).cast("bigint"), nothing.cast("bigint"))
+
+    def tagged(self, rows: DataFrame, tag: str, value: Column, *more: Column) -> DataFrame:
+        """Rows as Spark's sink takes them, with a header of ours behind their own."""
+        headers = F.array(F.struct(F.lit(tag).alias("key"), value.cast("binary").alias("value")))
         if "headers" in rows.columns:
             headers = F.concat(F.coalesce(F.col("headers"), F.array()), headers)
         columns = [F.col(name) for name in ("key", "value") if name in rows.columns]
+        return rows.select(*columns, headers.alias("headers"), *more)
+
+    def _numbered(self, rows: DataFrame, token: int) -> DataFrame:
+        number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
         # Round robin sorts by hash before it deals out, and a shuffle has the rows of its map tasks in any order.
         sorted_rows = rows.coalesce(self.parallelism).sortWithinPartitions(column(self.sequence))
-        return sorted_rows.select(*columns, headers.alias("headers"), F.spark_partition_id().alias("partition"))
+        tag = F.concat_ws(",", F.lit(token), number, self.place)
+        return self.tagged(sorted_rows, TAG, tag, F.spark_partition_id().alias("partition"))
 
     def _mark(self, partitions: Iterable[int], tag: str) -> int:
         """Gives the offset of the last one."""

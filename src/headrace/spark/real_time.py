@@ -10,14 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace.order.by_offset import OffsetsMerge
 from headrace.order.runs import Done
 from headrace.spark.merger import Merger, Merging, headers_of, rows_of
-from headrace.spark.operator import column
 from headrace.spark.query_paths import Paths
 
 OFFSET_TAG: Final = "headrace-offset"
@@ -27,16 +25,8 @@ _LOOK_S: Final = 0.25
 
 def written_at_once(rows: DataFrame, paths: Paths) -> DataStreamWriter:
     """The rows of a streaming DataFrame to the paths, as Spark's own sink writes them."""
-    nothing = F.raise_error(F.lit(f"column {paths.sequence} is null: a row without a sequence has no place"))
-    sequence = F.coalesce(column(paths.sequence).cast("bigint"), nothing.cast("bigint"))
-    tag = F.struct(F.lit(OFFSET_TAG).alias("key"), sequence.cast("string").cast("binary").alias("value"))
-    headers = F.array(tag)
-    if "headers" in rows.columns:
-        headers = F.concat(F.coalesce(F.col("headers"), F.array()), headers)
-    columns = [F.col(name) for name in ("key", "value") if name in rows.columns]
-    options = {"kafka.acks": "all", "kafka.enable.idempotence": "true", "kafka.linger.ms": "0", **paths.options}
-    options |= {"kafka.bootstrap.servers": paths.servers, "topic": paths.topic}
-    tagged = rows.select(*columns, headers.alias("headers"))
+    tagged = paths.tagged(rows, OFFSET_TAG, paths.place.cast("string"))
+    options = {"kafka.linger.ms": "0", **paths.sink_options}
     return tagged.writeStream.format("kafka").options(**options).outputMode("update")
 
 
