@@ -32,7 +32,13 @@ def _without_holds(self: TaskTracking, labels: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"), [("_note_sent", _without_sends), ("hold", _without_holds), ("finish", lambda self: None)]
+    ("name", "wrong"),
+    [
+        ("_note_sent", _without_sends),
+        ("leaves", _without_sends),
+        ("hold", _without_holds),
+        ("finish", lambda self: None),
+    ],
 )
 def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
     monkeypatch.setattr(TaskTracking, name, wrong)

@@ -40,9 +40,11 @@ def _tracking(plan: Plan) -> list[str]:
     region = plan.region
     if region is None:
         return []
-    silent = [vertex.name for vertex in plan.vertices if vertex.name in region.passing]
+    silent = [vertex.name for vertex in plan.vertices if vertex.name in region.passing - region.counted.keys()]
+    counted = [vertex.name for vertex in plan.vertices if vertex.name in region.counted]
     hears = [vertex.name for vertex in plan.vertices if vertex.name in region.group_of.keys() - region.passing]
     passed = f"; tokens pass through {', '.join(silent)}" if silent else ""
+    passed += f"; counts what comes through {', '.join(counted)}" if counted else ""
     found = [f"hears {', '.join(hears)}{passed}"]
     readers = [vertex.name for vertex in plan.vertices if vertex.name in region.readers]
     firm = [point.name for point in region.tracking.points if point.is_firm]

@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Final
 
 from headrace.errors import FlowError
+from headrace.flow.charging import Region, region_of
 from headrace.flow.graph import Graph, Node, Ordering
 from headrace.flow.ordered import Carried, carried
 from headrace.flow.queue_ends import QueueEnd, outside
-from headrace.flow.regions import AGENT, Region, head_of, region_of
+from headrace.flow.regions import AGENT, head_of
 from headrace.flow.routing import Place, Route
 from headrace.order.paths import Hop, TaskPaths
 
@@ -103,7 +104,7 @@ class TaskPlan:
     takes_beats: bool = False
     """Do beats come in here, to be sent on by all?"""
 
-    @property
+    @cached_property
     def inboxes(self) -> tuple[str, ...]:
         logs = [queue for queue in (self.inbox, self.order_log) if queue is not None]
         return (*(each.queue for each in (*self.merges, *self.agreed)), *logs)

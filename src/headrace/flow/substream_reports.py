@@ -26,7 +26,8 @@ class SubstreamReports:
     def __init__(self, plan: Plan, tasks: Mapping[str, Task]):
         self._plan = plan
         self._region = plan.region
-        self._tasks = {name: task for name, task in tasks.items() if task.tracking is not None}
+        # Those that pass tokens on have nothing to say.
+        self._tasks = {n: task for n, task in tasks.items() if task.tracking and not task.tracking.is_passing}
         self._waits = {name for name, task in self._tasks.items() if task.tracking and task.tracking.says_after_commits}
         self._unsaid: dict[str, TaskSaid] = {}
         self._again: list[TaskSaid] = []
@@ -81,10 +82,11 @@ class SubstreamReports:
         names = [n for n in self._tasks if self._is_due(n) or (n in sources and not self._tasks[n].finished)]
         return self._said(names) if names else []
 
-    def full(self) -> list[Effect]:
-        """So much was noted that it is better not to wait."""
-        names = [n for n, t in self._tasks.items() if t.tracking and t.tracking.table.noted_rows >= _MOST_ROWS]
-        return self._said([name for name in names if name not in self._waits]) if names else []
+    def full(self, task: Task) -> list[Effect]:
+        """So much was noted of this one that it is better not to wait."""
+        if task.tracking is None or task.tracking.table.noted_rows < _MOST_ROWS or task.name in self._waits:
+            return []
+        return self._said([task.name])
 
     def asked(self) -> list[Effect]:
         """It is to be known whether all has been said."""

@@ -123,10 +123,10 @@ class Tracked:
         return Meaning(self._all_labels, ids_of, ends, slack, opens_anywhere=self.ends.mode == Mode.WHENEVER)
 
     def _all_labels(self, batches: Sequence[pa.RecordBatch]) -> pa.Array:
-        by = self.by
-        if isinstance(by, str):
-            return pa.concat_arrays([batch.column(by) for batch in batches])
-        return pa.concat_arrays([_labels(by, batch) for batch in batches])
+        return pa.concat_arrays([self.labels_of(batch) for batch in batches])
+
+    def labels_of(self, batch: pa.RecordBatch) -> pa.Array:
+        return batch.column(self.by) if isinstance(self.by, str) else _labels(self.by, batch)
 
 
 def _labels(by: Labels, batch: pa.RecordBatch) -> pa.Array:

@@ -366,6 +366,7 @@ class Task:
                 self._send(self._graph.node(name), self.operators[name].finish())
         if self.tracking is not None:
             self.tracking.finish()
+        if self.tracking is not None and not self.tracking.is_passing:
             for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
                 self.sending.put(queue, frame)
         self.sending.end()

@@ -9,15 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FlowError, SubstreamBroken
+from headrace.flow.charging import Region
 from headrace.flow.operators import Operator, Outputs, Shape, Wrapped
 from headrace.flow.plan import Edge, Plan, TaskPlan
-from headrace.flow.regions import GONE, Region, notices, opens_at
+from headrace.flow.regions import GONE, notices, opens_at
 from headrace.flow.substreams import ids_of
 from headrace.model import frames
 from headrace.order import columns
 from headrace.track import agent_state, local
 from headrace.track.agent import Agent
-from headrace.track.local import NO_TIME, Broken, LocalTable, Note
+from headrace.track.local import COUNTED, NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
 from headrace.track.terms import Mode, Notice
 from headrace.track.tokens import Words, key_tokens, tokens_from
@@ -51,6 +52,17 @@ class TaskTracking:
         )
         self.holds = held >= 0
         self.is_passing = vertex in region.passing
+        self._counted = (
+            {}
+            if self.is_passing
+            else {
+                edge.channel(producer, task.index): region.counted[edge.vertex]
+                for edge in plan.edges
+                if edge.consumer == vertex and edge.vertex in region.counted
+                for producer in range(edge.producers)
+            }
+        )
+        """What records of a channel are charged to, where they are counted."""
         self._start = 0
         """The step at which what is being worked at began."""
         self.is_over = False
@@ -59,7 +71,7 @@ class TaskTracking:
         self.up_tos: dict[int, int] = {}
         """By the channel of each task of the agent: all labels below it have ended, of those that it has."""
         self.is_firm = self.reader is not None and region.tracking.points[self.reader].is_firm
-        self.labels = region.tracked.meaning().labels
+        self.labels, self._label = region.tracked.meaning().labels, region.tracked.labels_of
         self._coarse = NO_TIME
 
     @property
@@ -73,6 +85,11 @@ class TaskTracking:
         return self.reader is None or self.overs == len(self._plan.agents)
 
     @property
+    def is_counted(self) -> bool:
+        """Does it pass records on that have no tokens?"""
+        return self._task.vertex.name in self._region.counted
+
+    @property
     def says_after_commits(self) -> bool:
         """Is what it tells of substreams true only once it is committed?"""
         nodes = [self._plan.graph.node(name) for name in self._task.vertex.nodes]
@@ -80,6 +97,8 @@ class TaskTracking:
 
     def owed(self) -> dict[str, int]:
         """What the tasks of the tracker must have heard of."""
+        if self.is_passing:
+            return {}
         return {f"reports {self.number} to {shard}": self.table.steps for shard in range(len(self._plan.agents))}
 
     # -------------------------------------------------------------------- note
@@ -94,6 +113,10 @@ class TaskTracking:
     def received(self, channel: int, first: int, batch: pa.RecordBatch) -> None:
         self.table.steps += batch.num_rows
         if self.is_passing:
+            return
+        counted = self._counted.get(channel)
+        if counted is not None:
+            self.table.note(Note.RECEIVED, batch, COUNTED, 0, counted, self._start)
             return
         if columns.TOKEN in batch.schema.names:
             tokens = batch.column(columns.TOKEN).to_numpy()
@@ -119,6 +142,10 @@ class TaskTracking:
 
     def leaves(self, edge: Edge, batch: pa.RecordBatch) -> None:
         """Records that are about to be shared out: after that, nothing tells in which order a source gave them."""
+        counted = self._region.counted.get(edge.consumer)
+        if counted is not None and not self.is_passing:
+            kind = Note.SENT if self._opens else Note.OPENED_AND_SENT
+            self.table.note(kind, batch, COUNTED, 0, counted, self._start)
         if self.is_source and not self._opens and edge.consumer in self._region.group_of:
             self.table.note_order(batch, edge.number, self._start)
 
@@ -129,7 +156,7 @@ class TaskTracking:
             return batch
         if self.is_passing:
             return columns.without(batch)
-        if group is None:
+        if group is None or edge.consumer in self._region.counted:
             return batch
         self._note_sent(edge, consumer, channel, first, batch, group)
         if edge.consumer not in self._region.passing:
@@ -185,7 +212,9 @@ class TaskTracking:
 
     def check_same(self, stage: str, given: pa.RecordBatch, gives: pa.RecordBatch) -> None:
         """Of records that keep their tokens: they must keep their substreams, too. Raises SubstreamBroken."""
-        before, after = self.labels([given]), self.labels([gives])
+        if gives is given:
+            return
+        before, after = self._label(given), self._label(gives)
         if not before.equals(after):
             pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
             was, now = next(pair for pair in pairs if pair[0] != pair[1])
@@ -266,7 +295,7 @@ class Passing(Wrapped):
         self._stage, self._tracking = stage, tracking
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
-        plain = columns.without(batch)
+        plain = batch if self._tracking.is_counted else columns.without(batch)
         given = self.inner.apply(plain)
         rows = sum(part.num_rows for _, part in given)
         if rows != batch.num_rows or len(given) > 1:
@@ -275,6 +304,8 @@ class Passing(Wrapped):
             )
         for _, part in given:
             self._tracking.check_same(self._stage, plain, part)
+        if plain is batch:
+            return given
         return [(output, columns.joined(part, columns.only(batch))) for output, part in given]
 
 

@@ -215,6 +215,10 @@ def tracked_flow(seed: int) -> Graph:
     sources = 1 if mode == "marker" else rng.choice((1, 1, 2))
     is_bare = random.Random(f"bare {seed}").random() < 0.4
     streams = [_source(flow, f"s{number}", _parts(rng, mode, number), is_bare) for number in range(sources)]
+    passing = random.Random(f"passing {seed}").choice((0, 0, 1, 2))
+    for step in range(passing):
+        how_passed: dict[str, Any] = {"one_to_one": True, "route": rebalance(), "parallelism": 3 - step}
+        streams = [flow.stage(f"passed-{n}-{step}", same, each, **how_passed) for n, each in enumerate(streams)]
     stream = streams[0] if sources == 1 else flow.stage("union", same, *streams, route=rebalance(), parallelism=2)
     kinds = [rng.choice(KINDS) for _ in range(rng.randint(0, 3))]
     for number, kind in enumerate(kinds):

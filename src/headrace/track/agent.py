@@ -60,7 +60,7 @@ class Agent:
 
     def __init__(self, tracking: Tracking):
         self.tracking = tracking
-        self.sums = Sums(tracking.groups)
+        self.sums = Sums(tracking.groups, tracking.counted)
         sources = {number: _Source() for number in tracking.sources}
         known: Ints = np.full(len(tracking.producers), -1, np.int64)
         points = len(tracking.points)

@@ -11,6 +11,8 @@ from headrace.track.rows import row_for
 from headrace.track.tokens import mixed, token
 
 # The numbers of `local.Note`.
+_COUNTED = -2  # local.COUNTED
+_ONE_LESS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _RECEIVED, _SENT, _OPENED, _OPENED_AND_SENT, _HELD, _RELEASED, _LATER = range(7)
 
 
@@ -81,7 +83,10 @@ def fold_pieces(
                     flags[row, 0] = np.uint8(1)
                 numbers[row, 2] = min(numbers[row, 2], coarse)
             if kind != _OPENED and kind != _HELD and kind != _RELEASED:
-                values[row, group] ^= token(channel, first + i) if channel >= 0 else tokens[at]
+                if channel == _COUNTED:
+                    values[row, group] += np.uint64(1) if kind in (_SENT, _OPENED_AND_SENT) else _ONE_LESS
+                else:
+                    values[row, group] ^= token(channel, first + i) if channel >= 0 else tokens[at]
             if flags[row, 1] == 0:
                 flags[row, 1] = np.uint8(1)
                 due[results[0]] = row

@@ -28,6 +28,8 @@ NO_TIME: Final = (1 << 63) - 1
 ALL: Final = (1 << 63) - 1
 """A promise of everything."""
 NOTHING: Final = rising.NOTHING
+COUNTED: Final = -2
+"""In place of a channel: of records that are counted, and have no tokens."""
 _KEPT_PROMISES: Final = 1 << 12
 
 
@@ -99,7 +101,10 @@ WENT_BACK: Final = 4
 
 
 class LocalTable:
-    """`steps` counts what the task has taken: what a table says, it says as of a step."""
+    """`steps` counts what the task has taken: what a table says, it says as of a step.
+
+    Of records that are counted, a word is how many more were sent than received.
+    """
 
     def __init__(
         self,
@@ -152,7 +157,7 @@ class LocalTable:
 
     def note(self, kind: Note, batch: pa.RecordBatch, channel: int, first: int, group: int, start: int) -> None:
         """Records of a channel from a number on; `start` is the step at which what they belong to began."""
-        self._append(batch, (kind, channel, first, batch.num_rows, group, start, self.steps, channel))
+        self._append(batch, (kind, channel, first, batch.num_rows, group, start, self.steps, max(channel, -1)))
 
     def _append(self, batch: pa.RecordBatch, piece: tuple[int, ...]) -> None:
         noted = self._noted

@@ -6,6 +6,7 @@ report of its task was said before, by an earlier life of the task, and is left 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +30,10 @@ def _pair(word: Any, producer: Any) -> Any:
 class Sums:
     """`numbers[row]` of an open substream: see OPEN_COLUMNS."""
 
-    def __init__(self, groups: int):
+    def __init__(self, groups: int, counted: Collection[int] = ()):
+        """`counted`: the groups in which words are added up."""
         self.groups = groups
+        self._counted = np.array([group in counted for group in range(groups)], np.bool_)
         self.index = RowIndex()
         self.words: Words = np.zeros((len(self.index.ids), groups), np.uint64)
         self.numbers: Ints = np.zeros((len(self.index.ids), len(OPEN_COLUMNS)), np.int64)
@@ -57,7 +60,7 @@ class Sums:
         _take(
             rows["id"], rows["producer"], rows["at"], rows["since"], rows["coarse"], rows["promised"], rows["values"],
             known, ended.slots, ended.ids, index.slots, index.ids, index.free, index.counts, self.words, self.numbers,
-            pairs.slots, pairs.ids, pairs.free, pairs.counts, self._said, self._of, touched, results,
+            pairs.slots, pairs.ids, pairs.free, pairs.counts, self._said, self._of, self._counted, touched, results,
         )  # fmt: skip
         self.opened = int(results[2])
         return touched[: results[0]], int(results[1])
@@ -138,7 +141,8 @@ def _all_pairs(ids: Any, producers: Any, found: Any) -> None:
 def _take(
     words: Any, producer: Any, at: Any, since: Any, coarse: Any, promised: Any, values: Any, known: Any,
     ended_slots: Any, ended_ids: Any, slots: Any, ids: Any, free: Any, counts: Any, sums: Any, numbers: Any,
-    pair_slots: Any, pair_ids: Any, pair_free: Any, pair_counts: Any, said: Any, of: Any, touched: Any, results: Any,
+    pair_slots: Any, pair_ids: Any, pair_free: Any, pair_counts: Any, said: Any, of: Any, counted: Any, touched: Any,
+    results: Any,
 ) -> None:  # fmt: skip
     """`results`: how many rows were touched; the first row of an ended substream; how many were ever opened."""
     for r in range(len(words)):
@@ -164,7 +168,10 @@ def _take(
             said[pair, :] = np.uint64(0)
             of[pair, 0], of[pair, 1], of[pair, 2] = np.int64(word), task, 0
         for group in range(values.shape[1]):
-            sums[row, group] ^= said[pair, group] ^ values[r, group]
+            if counted[group]:
+                sums[row, group] += values[r, group] - said[pair, group]
+            else:
+                sums[row, group] ^= said[pair, group] ^ values[r, group]
             said[pair, group] = values[r, group]
         if promised[r] and of[pair, 2] == 0:
             of[pair, 2] = 1

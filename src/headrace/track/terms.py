@@ -60,6 +60,8 @@ class Tracking:
     label: pa.DataType
     mode: Mode
     consistent: bool = False
+    counted: frozenset[int] = frozenset()
+    """The groups in which records are counted, and have no tokens: see `Region.counted`."""
 
     @property
     def needs_clock(self) -> bool:

@@ -142,6 +142,30 @@ def test_stages_that_give_one_for_each_tell_nothing() -> None:
     region = make_plan(flow.graph()).region
     assert region is not None
     assert region.passing == {"a0", "a2"}
+    assert region.counted.keys() == {"a0"}  # to a2 records come from a stage, and need tokens
+
+
+@pytest.mark.parametrize(
+    ("ends", "splits", "bound", "counted"),
+    [
+        (hr.marker("last"), 1, "soft", {"a0", "a1"}),
+        (hr.marker("last"), 2, "soft", set()),  # one promises for all, and what the other gave may not be told yet
+        (hr.marker("last", each_source=True), 2, "soft", {"a0", "a1"}),
+        (hr.rising(), 2, "soft", {"a0", "a1"}),
+        (hr.rising(), 1, "firm", set()),
+        (hr.whenever(), 1, "soft", set()),
+    ],
+)
+def test_what_passes_from_sources_to_a_reader_is_counted(ends: Any, splits: int, bound: Any, counted: set[str]) -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers(), parallelism=splits)
+    for step in range(2):
+        stream = flow.stage(f"a{step}", same, stream, parallelism=2, route=hr.rebalance(), one_to_one=True)
+    flow.sink("out", stream.tracked(by="x", ends=ends, bound=bound), CALL)
+    region = make_plan(flow.graph()).region
+    assert region is not None
+    assert region.counted.keys() == counted
+    assert region.tracking.counted == set(region.counted.values())
 
 
 # ------------------------------------------------------------------- bad input
@@ -283,7 +307,7 @@ def test_what_runs_is_explained() -> None:
     drawn(stream.tracked(by="x", ends=hr.marker("last")), flow)
     said = flow.explain()
     assert "stage tracker: tells of substreams by x, ended by a record with last, keeps state" in said
-    assert "hears lines, a2, count; tokens pass through a0, a1" in said
+    assert "hears lines, a2, count; counts what comes through a0, a1" in said
     assert "tells count" in said
 
 
