@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from headrace.flow.agents import AgentOperator
 from headrace.flow.tracked import TaskTracking
 from headrace.testing.random_tracking import check_one_order, check_tracked_flow
+from headrace.track import agent_state
+from headrace.track.agent import Agent
+from headrace.track.terms import Notice
 
 
 @pytest.mark.parametrize("first", range(0, 90, 30))
@@ -50,3 +57,43 @@ def _goes_wrong(seed: int) -> bool:
         return check_tracked_flow(seed) is not None
     except Exception:
         return True  # even the sequential run has no end
+
+
+def test_an_agent_does_the_same_however_many_reports_come_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that an agent heard in its first life counts here; one that was restored began with others."""
+    taken: dict[AgentOperator, list[pa.RecordBatch]] = {}
+    restored: set[AgentOperator] = set()
+
+    def take(self: AgentOperator, reports: Sequence[pa.RecordBatch]) -> Any:
+        taken.setdefault(self, []).extend(reports)
+        return taking(self, reports)
+
+    def restore(self: AgentOperator, parts: Sequence[bytes]) -> None:
+        restored.add(self)
+        restoring(self, parts)
+
+    taking, restoring = AgentOperator.take, AgentOperator.restore
+    monkeypatch.setattr(AgentOperator, "take", take)
+    monkeypatch.setattr(AgentOperator, "restore", restore)
+    for seed in range(25):
+        check_tracked_flow(seed)
+    rng, compared = random.Random(1), 0
+    for operator in taken.keys() - restored:
+        reports = taken[operator]
+        one_by_one, together = (Agent(operator.agent.tracking) for _ in range(2))
+        told = [notice for report in reports for notice in one_by_one.take(report)]
+        found, at = list[Notice](), 0
+        while at < len(reports):
+            stop = at + rng.randint(1, 12)
+            found += together.take(*reports[at:stop])
+            at = stop
+        for point in range(-1, len(operator.agent.tracking.points)):
+            assert _flat(found, point) == _flat(told, point)
+        assert agent_state.dump(together) == agent_state.dump(one_by_one)
+        compared += len(reports) > 10
+    assert compared > 10
+
+
+def _flat(notices: list[Notice], point: int) -> list[Any]:
+    found = [each for each in notices if each.point == point]
+    return [(n.told, word, name, n.tick) for n in found for word, name in zip(n.ids, n.names, strict=True)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from headrace.flow.agents import AgentOperator
 from headrace.flow.carrying import Carrying, numbering
 from headrace.flow.files import Files
 from headrace.flow.operators import MAIN, Behaviour, Operator, Shape
 from headrace.flow.plan import Plan, TaskPlan
 from headrace.flow.regions import AgentStage
-from headrace.flow.tracked import AgentOperator, Passing, TaskTracking
+from headrace.flow.tracked import Passing, TaskTracking
 
 
 def opened(

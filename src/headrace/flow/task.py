@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.flow import task_state
+from headrace.flow.agents import agent_of
 from headrace.flow.agreed import Agreed
 from headrace.flow.carrying import Carrying
 from headrace.flow.copies import copy_of
@@ -33,7 +34,7 @@ from headrace.flow.second_copies import SecondCopies
 from headrace.flow.sending import Sending
 from headrace.flow.state_files import StateFiles
 from headrace.flow.telling import Telling
-from headrace.flow.tracked import AgentOperator, TaskTracking, report_frames
+from headrace.flow.tracked import TaskTracking, report_frames
 from headrace.model.frames import Frame, Kind
 from headrace.order import columns
 from headrace.queues.protocol import Entry
@@ -145,6 +146,7 @@ class Task:
     def take(self, entries: Sequence[Entry]) -> list[Effect]:
         """Frames of the inbox, in their order."""
         run: list[Frame] = []
+        reports: list[pa.RecordBatch] = []
         rows, is_beating, was_finished = 0, False, self.finished and self.plan.takes_beats
         for entry in entries:
             frame = self.receiving.new_part(entry, self.changed)
@@ -167,9 +169,14 @@ class Task:
                 rows += frame.count
                 if rows < MOST_RECORDS:
                     continue
+            if frame.kind == Kind.REPORT and frame.batch is not None:
+                reports.append(frame.batch)
+                continue
+            self._run_reports(reports)
             self._run_frames(run)
             run, rows = [], 0
             self._on_other(frame, entry.next)
+        self._run_reports(reports)
         self._run_frames(run)
         if is_beating:
             self.sending.beat()
@@ -178,13 +185,15 @@ class Task:
             self._finish()
         return self._taken()
 
+    def _run_reports(self, reports: list[pa.RecordBatch]) -> None:
+        agent = agent_of(self.operators)
+        if reports and agent is not None:
+            self._send(self._graph.node(AGENT), agent.take(reports))
+            reports.clear()
+
     def _on_other(self, frame: Frame, position: int) -> None:
-        """What is not a record."""
-        if frame.kind == Kind.REPORT and frame.batch is not None:
-            agent = self.operators[self.plan.vertex.name]
-            assert isinstance(agent, AgentOperator)
-            self._send(self._graph.node(self.plan.vertex.name), agent.take(frame.batch))
-        elif frame.kind == Kind.END:
+        """What is neither a record nor a report."""
+        if frame.kind == Kind.END:
             self.ended.add(frame.channel)
             if self.order is not None:
                 self.order.end(frame.channel)
@@ -206,7 +215,6 @@ class Task:
         released = self.merging.release()
         if released is not None:
             if self.tracking is not None:
-                self.tracking.begin()
                 self.tracking.merged(released)
             self._run_head(released)
         self.order.own = self.merging.frontier
@@ -270,8 +278,7 @@ class Task:
         self.dirty = True
         if feed.batch is not None:
             if self.tracking is not None:
-                self.tracking.begin(coarse)
-                self.tracking.opened(feed.batch)
+                self.tracking.opened(feed.batch, coarse)
             self._run_head(feed.batch)
         if feed.ended:
             self.source_ended = True
@@ -376,12 +383,9 @@ class Task:
         appends = [Append(queue, parts) for queue, parts in self.sending.taken().items()]
         return [*appends, *self.delivering.taken()]
 
-    # ----------------------------------------------------------------- tracking
-
     def heard_reports(self) -> dict[str, int]:
         """Of a tracker: how far each task has reported."""
-        agent = self.operators.get(AGENT)
-        return agent.heard() if isinstance(agent, AgentOperator) else {}
+        return {} if (agent := agent_of(self.operators)) is None else agent.heard()
 
     # ------------------------------------------------------------------- state
 

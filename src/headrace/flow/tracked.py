@@ -1,26 +1,24 @@
-"""What a task does for tracking: it notes what comes and goes, and reports. And the agent, as a stage of the flow."""
+"""What a task does for tracking: it notes what comes and goes, and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FlowError, SubstreamBroken
 from headrace.flow.charging import Region
-from headrace.flow.operators import Operator, Outputs, Shape, Wrapped
+from headrace.flow.operators import Operator, Outputs, Wrapped
 from headrace.flow.plan import Edge, Plan, TaskPlan
-from headrace.flow.regions import GONE, notices, opens_at
+from headrace.flow.regions import opens_at
 from headrace.flow.substreams import ids_of
 from headrace.model import frames
 from headrace.order import columns
-from headrace.track import agent_state, local
-from headrace.track.agent import Agent
+from headrace.track import local
 from headrace.track.local import COUNTED, NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
-from headrace.track.terms import Mode, Notice
+from headrace.track.terms import Mode
 from headrace.track.tokens import Words, key_tokens, tokens_from
 
 STATE: Final = "headrace-tracking"
@@ -126,6 +124,7 @@ class TaskTracking:
 
     def merged(self, batch: pa.RecordBatch) -> None:
         """Records that a merge has let go: known by their place in the order."""
+        self.begin()
         self.table.steps += batch.num_rows
         tokens = self._key_tokens(self._task.vertex.name, self._task.index, batch)
         self.table.note_tokens(Note.RECEIVED, batch, tokens, self._group, self._start)
@@ -134,8 +133,9 @@ class TaskTracking:
         """Records that were kept back until now."""
         self.table.note_tokens(Note.RECEIVED_LATER, batch, tokens, self._group, self._start)
 
-    def opened(self, batch: pa.RecordBatch) -> None:
-        """Records of a source."""
+    def opened(self, batch: pa.RecordBatch, coarse: int) -> None:
+        """Records of a source, and the time there."""
+        self.begin(coarse)
         self.table.steps += batch.num_rows
         if self._opens:
             self.table.note(Note.OPENED, batch, 0, 0, 0, self._start)
@@ -321,94 +321,3 @@ def report_frames(plan: Plan, said: Sequence[TaskSaid], is_asked: bool = False) 
         if is_asked or report.num_rows > len(said) or len(agents) == 1:
             found.append((queue, frames.encode(frames.report(report))))
     return found
-
-
-class AgentOperator(Operator):
-    """The agent in one task: it has the substreams of its share."""
-
-    def __init__(self, region: Region, shape: Shape):
-        self._region, self._shape = region, shape
-        self.agent = Agent(region.tracking)
-        self._schema = notices(region.tracking.label)
-        self._since: list[pa.RecordBatch] = []
-        """The reports since the last snapshot: what has changed."""
-        self._asked: dict[str, Any] = {}
-
-    def apply(self, batch: pa.RecordBatch) -> Outputs:
-        raise FlowError(f"stage {self._shape.stage} was given records, and takes reports")
-
-    def take(self, report: pa.RecordBatch) -> Outputs:
-        self._since.append(report)
-        return self._outputs(self.agent.take(report))
-
-    def _outputs(self, told: list[Notice]) -> Outputs:
-        """Runs of notices for one point, in their order."""
-        found: Outputs = []
-        at = 0
-        while at < len(told):
-            stop = at
-            while stop < len(told) and told[stop].point == told[at].point:
-                stop += 1
-            run = told[at:stop]
-            point = self._region.tracking.points[run[0].point].name if run[0].point >= 0 else GONE
-            counts = [len(each.ids) for each in run]
-            ids = [word for each in run for word in each.ids]
-            names = [name for each in run for name in each.names]
-            arrays = [
-                pa.array(np.repeat(np.array([each.told for each in run], np.int8), counts)),
-                pa.array(np.array(ids, np.uint64).view(np.int64)),
-                pa.array(names, self._schema.field("substream").type),
-                pa.array(np.repeat(np.array([each.tick for each in run], np.int64), counts)),
-            ]
-            found.append((point, pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
-            at = stop
-        return found
-
-    def heard(self) -> dict[str, int]:
-        """How far each task has reported."""
-        known = self.agent.memory.known.tolist()
-        return {f"reports {number} to {self._shape.index}": max(step, 0) for number, step in enumerate(known)}
-
-    # -------------------------------------------------------------------- people
-
-    def change(self, message: Mapping[str, Any]) -> None:
-        """Somebody asks about a substream: the answer is in the next report."""
-        labels = pa.array([message["substream"]]).cast(self._region.tracking.label)
-        said = self.agent.why(int(ids_of(labels)[0]))
-        self._asked = {"number": message["change"], "substream": message["substream"], "why": said}
-
-    def report(self) -> Mapping[str, Any]:
-        memory = self.agent.memory
-        names = [str(name) for name in self.agent.open_names(10)]
-        waits = [f"source {name} has not ended, nor promised all" for name in self.agent.waits_for()]
-        return {
-            "open": len(self.agent.sums), "ended": memory.count, "open_for_longest": names, "waits_for": waits,
-            "asked": self._asked,
-        }  # fmt: skip
-
-    # ------------------------------------------------------------------- state
-
-    def changes(self) -> bytes | None:
-        if not self._since:
-            return None
-        since, self._since = self._since, []
-        if sum(batch.num_rows for batch in since) > self.agent.size:
-            return self.content()  # most of what came has gone
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, since[0].schema) as writer:
-            for batch in since:
-                writer.write_batch(batch)
-        return b"+" + sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-    def content(self) -> bytes:
-        self._since = []
-        return b"=" + agent_state.dump(self.agent)
-
-    def restore(self, parts: Sequence[bytes]) -> None:
-        for part in parts:
-            if bytes(part[:1]) == b"=":
-                self.agent = Agent(self._region.tracking)
-                agent_state.load(self.agent, bytes(part[1:]))
-            else:
-                for batch in pa.ipc.open_stream(pa.py_buffer(part)[1:]):
-                    self.agent.take(batch)

@@ -10,33 +10,24 @@ All that it does depends on the reports alone, in their order. A report counts a
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import SubstreamBroken
+from headrace.track import judging
 from headrace.track.local import ALL, NO_TIME, NOTHING, as_numbers
-from headrace.track.rows import Ints, RowIndex, placed
-from headrace.track.sums import Sums
-from headrace.track.terms import Mode, Notice, Point, Told, Tracking
+from headrace.track.rows import Ints
+from headrace.track.sums import Ended, Sums
+from headrace.track.terms import Mode, Notice, Told, Tracking
 from headrace.track.tokens import Words
 
-REMEMBERED: Final = 1 << 14
-"""How many ended substreams an agent remembers, to tell a record that comes after the end from a new substream."""
 _DROP_EVERY: Final = 256
-
-
-@dataclass
-class _Source:
-    """What a source task has said of itself."""
-
-    below: int = NOTHING
-    coarse: int = NOTHING
-    is_over: bool = False
+_SAID: Final = ("producer", "at", "since", "coarse", "promised")
 
 
 @dataclass
@@ -44,9 +35,11 @@ class Memory:
     """All of the state of an agent but its sums."""
 
     known: Ints
-    sources: dict[int, _Source]
+    """By task: the step as of which it has reported."""
+    sources: Ints
+    """By task: of a source, all labels below which it has promised, its coarse time, and whether it is over."""
     names: dict[int, Any] = field(default_factory=dict)
-    ended: deque[int] = field(default_factory=deque)
+    ended: Ended = field(default_factory=Ended)
     dropping: list[int] = field(default_factory=list)
     up_to: list[int] = field(default_factory=list)
     over: list[bool] = field(default_factory=list)
@@ -55,24 +48,42 @@ class Memory:
     """How many have ended at all points."""
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """Some reports, as far as nobody but the sums has to do with them."""
+
+    broken: int
+    """The row that is of an ended substream, or -1."""
+    touched: Ints
+    points: Ints
+    ids: Words
+    """What has ended, at which points."""
+    gone: Words
+
+
 class Agent:
-    """`take` a report: gives notices, in their order."""
+    """`take` reports: gives notices, in their order."""
 
     def __init__(self, tracking: Tracking):
         self.tracking = tracking
         self.sums = Sums(tracking.groups, tracking.counted)
-        sources = {number: _Source() for number in tracking.sources}
-        known: Ints = np.full(len(tracking.producers), -1, np.int64)
-        points = len(tracking.points)
+        tasks, points = len(tracking.producers), len(tracking.points)
+        sources: Ints = np.full((tasks, 3), NOTHING, np.int64)
+        sources[:, 2] = 0
+        known: Ints = np.full(tasks, -1, np.int64)
         self.memory = Memory(known, sources, up_to=[NOTHING] * points, over=[False] * points)
-        self.ended = RowIndex()
-        self._all_told = (1 << len(tracking.points)) - 1
+        self._is_source = np.isin(np.arange(tasks), tracking.sources)
+        self._all_told = (1 << points) - 1
+        self._points: npt.NDArray[np.bool_] = np.zeros((points, tracking.groups), np.bool_)
+        for number, point in enumerate(tracking.points):
+            self._points[number, list(point.groups)] = True
+        self._starting = [number for number, point in enumerate(tracking.points) if point.starts]
+        # Ends in one order are for Python to judge, and starts come before ends: then it is one report at a time.
+        self._is_plain = not tracking.consistent and not self._starting
         self._waiting: list[list[Any]] = [[] for _ in tracking.points]
         """By firm point: open substreams, by their labels."""
         self._ranked: list[list[Any]] = [[] for _ in tracking.points]
         """By point: open substreams, by the order in which they are to be told of, where there is one."""
-        self._rising: list[tuple[int, int]] = []
-        """Labels that are not promised yet."""
 
     @property
     def size(self) -> int:
@@ -81,188 +92,200 @@ class Agent:
 
     # -------------------------------------------------------------------- take
 
-    def take(self, report: pa.RecordBatch) -> list[Notice]:
+    def take(self, *reports: pa.RecordBatch) -> list[Notice]:
         """Raises SubstreamBroken where something comes of what has ended."""
-        columns = {name: report.column(name).to_numpy() for name in report.schema.names[:6]}
-        is_task = columns["id"] == 0
-        rows = {name: values[~is_task] for name, values in columns.items()}
-        rows["id"] = rows["id"].view(np.uint64)
-        groups = range(self.tracking.groups)
-        values = [report.column(f"value_{group}").to_numpy().view(np.uint64)[~is_task] for group in groups]
-        rows["values"] = np.ascontiguousarray(np.stack(values, axis=1))
-        touched, broken = self.sums.take(rows, self.memory.known, self.ended)
-        if broken >= 0:
-            raise self._broken(report, rows, broken)
-        notices = self._named(report, touched)
-        candidates = self._sources_said({name: values[is_task] for name, values in columns.items()}, touched)
-        np.maximum.at(self.memory.known, columns["producer"][is_task], columns["at"][is_task])
-        return [*notices, *self._judged(candidates)]
+        if self._is_plain and len(reports) > 1:
+            return self._take(pa.concat_batches(reports), [report.num_rows for report in reports])
+        return [notice for report in reports for notice in self._take(report, [report.num_rows])]
 
-    def _broken(self, report: pa.RecordBatch, rows: dict[str, Any], at: int) -> SubstreamBroken:
-        word, task = int(rows["id"][at]), self.tracking.producers[int(rows["producer"][at])]
-        named = report.filter(pa.array(report.column("id").to_numpy().view(np.uint64) == rows["id"][at]))
+    def _take(self, batch: pa.RecordBatch, sizes: Sequence[int]) -> list[Notice]:
+        rows, labels = self._rows(batch), batch.column("name")
+        named = np.flatnonzero(rows[8])
+        started = self._named(rows[0][named], labels.take(pa.array(named)))
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        found, gone, at = list[Notice](), list[int](), 0
+        while at < len(sizes):
+            at, taken = self._summed(bounds, rows, at)
+            if taken.broken >= 0:
+                raise self._broken(batch, rows, taken.broken)
+            found += self._told(taken, started)
+            gone += taken.gone.tolist()
+        for word in gone:
+            self.memory.names.pop(word, None)
+        # What was told of again, and has ended long ago.
+        there = self.sums.index.rows_of(rows[0][named]) >= 0
+        for word in rows[0][named][~there].tolist():
+            self.memory.names.pop(word, None)
+        return found
+
+    def _rows(self, batch: pa.RecordBatch) -> tuple[Any, ...]:
+        """As kernels want them."""
+        producer, at, since, coarse, promised = (batch.column(name).to_numpy() for name in _SAID)
+        words = batch.column("id").to_numpy().view(np.uint64)
+        values: Words = np.empty((len(words), self.tracking.groups), np.uint64)
+        for group in range(self.tracking.groups):
+            values[:, group] = batch.column(f"value_{group}").to_numpy().view(np.uint64)
+        names = batch.column("name")
+        is_named = np.array(names.is_valid())
+        ticks: Ints = np.zeros(len(words), np.int64)
+        if self.tracking.mode == Mode.RISING and names.null_count < len(words):
+            ticks = as_numbers(names).fill_null(0).to_numpy().copy()
+        return words, producer, at, since, coarse, promised, values, ticks, is_named
+
+    def _named(self, ids: Words, labels: pa.Array) -> dict[int, Any]:
+        """Those that are new."""
+        known, started = self.memory.names, dict[int, Any]()
+        for word, name in zip(ids.tolist(), labels.to_pylist(), strict=True):
+            if word not in known:
+                known[word] = started[word] = name
+        return started
+
+    def _summed(self, bounds: Ints, rows: tuple[Any, ...], at: int) -> tuple[int, _Taken]:
+        """The reports from a number on: how far it came, and what there is to do now."""
+        sums, count = self.sums, int(bounds[-1] - bounds[at])
+        opened, pairs = sums.arrays(count)
+        most, points = count + len(sums), len(self._points)
+        setting = np.array(
+            [self.tracking.mode, not self.tracking.consistent, self._all_told, _DROP_EVERY - len(self.memory.dropping)]
+        )
+        touched: Ints = np.empty(count, np.int64)
+        out = (np.empty(most * points, np.int64), np.empty(most * points, np.uint64), np.empty(most, np.uint64))
+        results = np.array([0, -1, sums.opened, sums.reports, 0, 0, at], np.int64)
+        if not self._is_plain:
+            bounds = bounds[: at + 2]
+        judging.take_reports(
+            bounds, rows, (self.memory.known, self.memory.sources, self._is_source), opened, pairs,
+            self.memory.ended.arrays(most), self._points, sums.counted, setting, touched, out, results,
+        )  # fmt: skip
+        sums.opened, sums.reports = int(results[judging.OPENED]), int(results[judging.REPORTS])
+        told = slice(int(results[judging.ENDED]))
+        return int(results[judging.NEXT]), _Taken(
+            int(results[judging.BROKEN]), touched[: results[judging.TOUCHED]], out[0][told], out[1][told],
+            out[2][: results[judging.GONE]],
+        )  # fmt: skip
+
+    def _broken(self, report: pa.RecordBatch, rows: tuple[Any, ...], at: int) -> SubstreamBroken:
+        word, task = int(rows[0][at]), self.tracking.producers[int(rows[1][at])]
+        named = report.filter(pa.array(rows[0] == rows[0][at]))
         found = named.column("name").drop_null().to_pylist()
         label = repr(found[0]) if found else f"with id {word:x}"
         return SubstreamBroken(task, f"a record of substream {label} came after the end of it was told")
 
-    def _named(self, report: pa.RecordBatch, touched: Ints) -> list[Notice]:
-        """Names that are new, and who wants to know of a start."""
-        if report.column("name").null_count == report.num_rows:
-            self._rank(touched)
-            return []
-        named = report.filter(report.column("name").is_valid())
-        there = self.sums.index.rows_of(named.column("id").to_numpy().view(np.uint64))
-        named = named.filter(pa.array(there >= 0)) if (there < 0).any() else named
-        ids = named.column("id").to_numpy().view(np.uint64).tolist()
-        known, started = self.memory.names, dict[int, Any]()
-        numbers = as_numbers(named.column("name")).to_pylist() if self.tracking.mode == Mode.RISING else None
-        for at, (word, name) in enumerate(zip(ids, named.column("name").to_pylist(), strict=True)):
-            if word not in known:
-                known[word] = started[word] = name
-                if numbers is not None:
-                    self._rise(word, numbers[at])
-        self._rank(touched)
-        starting = [number for number, point in enumerate(self.tracking.points) if point.starts]
-        words, names = list(started), list(started.values())
-        return [Notice(number, Told.STARTED, words, names) for number in starting] if started else []
-
-    def _rise(self, word: int, number: int, is_promised: bool = False) -> None:
-        """A label that is new: where they rise, that is their order, too."""
-        if not is_promised:
-            heapq.heappush(self._rising, (number, word))
-        for point, waiting, ranked in zip(self.tracking.points, self._waiting, self._ranked, strict=True):
-            if point.is_firm:
-                heapq.heappush(waiting, (number, word))
-            if self.tracking.consistent:
-                heapq.heappush(ranked, (number, 0, "", word))
-
-    def _rank(self, rows: Ints) -> None:
-        """Where ends are told in one order: by the coarse time, then by name."""
-        if not self.tracking.consistent or self.tracking.mode == Mode.RISING:
-            return
-        for row in rows.tolist():
-            word, coarse = int(self.sums.index.ids[row]), int(self.sums.numbers[row, 0])
-            if coarse != NO_TIME and word in self.memory.names:
-                # Within one step of the clock a source knows better: what it told of first began first.
-                first, name = int(self.sums.numbers[row, 5]), _sortable(self.memory.names[word])
-                for waiting in self._ranked:
-                    heapq.heappush(waiting, (coarse, first, name, word))
-
-    def _sources_said(self, tasks: dict[str, Any], touched: Ints) -> Ints:
-        """What sources say of themselves. Gives the rows that may be complete now."""
-        was_over, was_below = self._over_count(), self._below()
-        for producer, below, coarse, is_over in zip(
-            *(tasks[name].tolist() for name in ("producer", "since", "coarse", "promised")), strict=True
-        ):
-            source = self.memory.sources.get(producer)
-            if source is not None:
-                source.below, source.coarse = max(source.below, below), max(source.coarse, coarse)
-                source.is_over = source.is_over or bool(is_over)
-        numbers, mode = self.sums.numbers, self.tracking.mode
-        over = self._over_count()
-        if mode == Mode.RISING:
-            return self._risen(touched) if self._below() > was_below else touched
-        if mode == Mode.WHENEVER:
-            numbers[touched, 4] = 1
-        elif over > was_over and (over == len(self.memory.sources) or mode == Mode.EACH_MARKER):
-            touched = self.sums.index.live()
-        if over == len(self.memory.sources):
-            numbers[touched, 4] = 1
-        elif mode == Mode.MARKER:
-            numbers[touched, 4] |= numbers[touched, 2] > 0
-        elif mode == Mode.EACH_MARKER:
-            self._count_promises(touched)
-        return touched
-
-    def _count_promises(self, rows: Ints) -> None:
-        over = [number for number, source in self.memory.sources.items() if source.is_over]
-        for row in rows.tolist():
-            word = int(self.sums.index.ids[row])
-            ended_without = sum(not self.sums.has_promised(word, number) for number in over)
-            if self.sums.numbers[row, 2] + ended_without >= len(self.memory.sources):
-                self.sums.numbers[row, 4] = 1
-
-    def _over_count(self) -> int:
-        return sum(source.is_over for source in self.memory.sources.values())
-
-    def _below(self) -> int:
-        return min((ALL if s.is_over else s.below for s in self.memory.sources.values()), default=ALL)
-
-    def _risen(self, touched: Ints) -> Ints:
-        below, words = self._below(), list[int]()
-        while self._rising and (self._rising[0][0] < below or below == ALL):
-            words.append(heapq.heappop(self._rising)[1])
-        rows = self.sums.index.rows_of(np.array(words, np.uint64))
-        rows = rows[rows >= 0]
-        self.sums.numbers[rows, 4] = 1
-        return np.union1d(touched, rows)
-
     # ------------------------------------------------------------------- judge
 
-    def _judged(self, rows: Ints) -> list[Notice]:
-        found: list[Notice] = []
-        rows = self.sums.in_order(rows)
-        for number, point in enumerate(self.tracking.points):
-            if self.tracking.consistent:
-                found += self._next_in_order(number, point)
-            else:
-                found += self._told(number, rows[self._is_complete(rows, number, point)])
-        for number, point in enumerate(self.tracking.points):
-            if point.is_firm:
-                found += self._up_to(number)
-        if self.tracking.mode != Mode.WHENEVER:
-            found += self._forget(rows)
-        if self._over_count() == len(self.memory.sources) and not all(self.memory.over):
-            found += self._over()
-        return found
+    def _told(self, taken: _Taken, started: dict[int, Any]) -> Iterator[Notice]:
+        """Notices of what was taken."""
+        if started and not self._is_plain:
+            yield from self._begun(started, taken)
+        for number in range(len(self._points)):
+            ids = taken.ids[taken.points == number]
+            if len(ids):
+                yield self._ended(number, ids)
+        gone = taken.gone
+        if self.tracking.consistent:
+            self._rank(taken.touched)
+            for number in range(len(self._points)):
+                yield from self._next_in_order(number)
+            for number, point in enumerate(self.tracking.points):
+                if point.is_firm:
+                    yield from self._up_to(number)
+            gone = self._forget()
+        yield from self._dropped(gone)
+        if self._over_count() == len(self.tracking.sources) and not all(self.memory.over):
+            yield from self._over()
+
+    def _begun(self, started: dict[int, Any], taken: _Taken) -> Iterator[Notice]:
+        """What a report named first; what is not open, and has not just ended, was told of again."""
+        words = np.array(list(started), np.uint64)
+        is_new = (self.sums.index.rows_of(words) >= 0) | np.isin(words, taken.gone)
+        names = [name for name, new in zip(started.values(), is_new.tolist(), strict=True) if new]
+        if names:
+            for number in self._starting:
+                yield Notice(number, Told.STARTED, words[is_new].tolist(), names)
+
+    def _ended(self, number: int, ids: Words) -> Notice:
+        words = ids.tolist()
+        return Notice(number, Told.ENDED, words, [self.memory.names.get(word) for word in words])
+
+    def _dropped(self, gone: Words) -> Iterator[Notice]:
+        """What has ended for all is to be forgotten by all, many at a time."""
+        memory = self.memory
+        memory.dropping.extend(gone.tolist())
+        memory.count += len(gone)
+        if len(memory.dropping) >= _DROP_EVERY:
+            dropping, memory.dropping = memory.dropping, []
+            yield Notice(-1, Told.GONE, dropping, [None] * len(dropping))
 
     def _over(self) -> Iterator[Notice]:
         rows = self.sums.index.live()
-        for number, point in enumerate(self.tracking.points):
+        for number in range(len(self._points)):
             if not self.memory.over[number]:
-                is_empty = not self.sums.words[rows][:, list(point.groups)].any()
+                is_empty = not self.sums.words[rows][:, self._points[number]].any()
                 told = (self.sums.numbers[rows, 3] >> number) & 1 == 1
                 if is_empty and (self.tracking.mode == Mode.WHENEVER or told.all()):
                     self.memory.over[number] = True
                     yield Notice(number, Told.OVER)
 
-    def _is_complete(self, rows: Ints, number: int, point: Point) -> Any:
-        numbers = self.sums.numbers[rows]
-        is_empty = (self.sums.words[rows][:, list(point.groups)] == 0).all(axis=1)
-        # Of what no source has told yet there must be something on the way.
-        return is_empty & (numbers[:, 4] == 1) & ((numbers[:, 3] >> number) & 1 == 0)
+    def _over_count(self) -> int:
+        return int(self.memory.sources[self._is_source, 2].sum())
 
-    def _told(self, number: int, rows: Ints) -> list[Notice]:
-        if self.tracking.mode != Mode.WHENEVER:
-            self.sums.numbers[rows, 3] |= 1 << number
-        if not len(rows):
-            return []
-        ids = self.sums.index.ids[rows].tolist()
-        return [Notice(number, Told.ENDED, ids, [self.memory.names.get(word) for word in ids])]
+    def _below(self) -> int:
+        sources = self.memory.sources[self._is_source]
+        return int(sources[sources[:, 2] == 0, 0].min(initial=ALL))
 
-    def _next_in_order(self, number: int, point: Point) -> Iterator[Notice]:
-        """Nothing with an earlier time may still come, and none of it may be open."""
-        waiting = self._ranked[number]
-        sources = [s for s in self.memory.sources.values() if not s.is_over]
-        clock = min((source.coarse for source in sources), default=NO_TIME)
+    # ------------------------------------------------------------------ in order
+
+    def _rank(self, rows: Ints) -> None:
+        """Ends are told in one order: by the label where they rise; or by the coarse time, then by name."""
         by_label = self.tracking.mode == Mode.RISING
-        while waiting:
-            rank, _, _, word = waiting[0]
-            row = self.sums.index.rows_of(np.array([word], np.uint64))
-            numbers = self.sums.numbers[row[0]]
-            if row[0] < 0 or int(numbers[3]) >> number & 1 or not (by_label or numbers[0] == rank):
-                heapq.heappop(waiting)  # it was told, or has another rank by now
-            elif (by_label or rank + 1 < clock) and self._is_complete(row, number, point)[0]:
-                heapq.heappop(waiting)
-                yield from self._told(number, row)
+        for row in rows.tolist():
+            word, numbers = int(self.sums.index.ids[row]), self.sums.numbers[row]
+            if word not in self.memory.names:
+                continue
+            name, coarse = self.memory.names[word], int(numbers[0])
+            if by_label and not numbers[judging.RANKED]:
+                numbers[judging.RANKED] = 1
+                self._rise(word, int(numbers[judging.TICK]))
+            elif not by_label and coarse != NO_TIME:
+                # Within one step of the clock a source knows better: what it told of first began first.
+                for ranked in self._ranked:
+                    heapq.heappush(ranked, (coarse, int(numbers[5]), _sortable(name), word))
+
+    def _rise(self, word: int, number: int) -> None:
+        for point, waiting, ranked in zip(self.tracking.points, self._waiting, self._ranked, strict=True):
+            if point.is_firm:
+                heapq.heappush(waiting, (number, word))
+            heapq.heappush(ranked, (number, 0, "", word))
+
+    def _next_in_order(self, number: int) -> Iterator[Notice]:
+        """Nothing with an earlier time may still come, and none of it may be open."""
+        ranked, sums = self._ranked[number], self.sums
+        sources = self.memory.sources[self._is_source]
+        clock = int(sources[sources[:, 2] == 0, 1].min(initial=NO_TIME))
+        by_label = self.tracking.mode == Mode.RISING
+        while ranked:
+            rank, _, _, word = ranked[0]
+            row = sums.row_of(word)
+            numbers = sums.numbers[row]
+            if row < 0 or int(numbers[3]) >> number & 1 or not (by_label or numbers[0] == rank):
+                heapq.heappop(ranked)  # it was told, or has another rank by now
+            elif (by_label or rank + 1 < clock) and self._is_complete(row, number):
+                heapq.heappop(ranked)
+                numbers[3] |= 1 << number
+                yield self._ended(number, sums.index.ids[[row]])
             else:
                 return
+
+    def _is_complete(self, row: int, number: int) -> bool:
+        # Of what no source has told yet there must be something on the way.
+        is_promised = self.sums.numbers[row, 4] == 1
+        return bool(is_promised and judging.is_empty(row, number, self.sums.words, self._points))
 
     def _up_to(self, number: int) -> Iterator[Notice]:
         """How far all has ended, for a point that holds back what is later."""
         waiting, below = self._waiting[number], self._below()
         while waiting:
-            row = self.sums.index.rows_of(np.array([waiting[0][1]], np.uint64))[0]
+            row = self.sums.row_of(waiting[0][1])
             if row >= 0 and not int(self.sums.numbers[row, 3]) >> number & 1:
                 below = min(below, waiting[0][0])
                 break
@@ -271,45 +294,33 @@ class Agent:
             self.memory.up_to[number] = below
             yield Notice(number, Told.UP_TO, tick=below)
 
-    def _forget(self, rows: Ints) -> Iterator[Notice]:
-        memory = self.memory
-        if self.tracking.consistent:
-            rows = self.sums.in_order(self.sums.index.live())
-        gone = rows[self.sums.numbers[rows, 3] == self._all_told]
-        if not len(gone):
-            return
-        ids: Words = self.sums.index.ids[gone].copy()
-        self.sums.drop(ids, len(self.tracking.producers))
-        words = ids.tolist()
-        for word in words:
-            memory.names.pop(word, None)
-        memory.ended.extend(words)
-        memory.dropping.extend(words)
-        memory.count += len(ids)
-        remember(self.ended, ids)
-        old = [memory.ended.popleft() for _ in range(len(memory.ended) - REMEMBERED)]
-        if old:
-            self.ended.drop(np.array(old, np.uint64))
-        if len(memory.dropping) >= _DROP_EVERY:
-            dropping, memory.dropping = memory.dropping, []
-            yield Notice(-1, Told.GONE, dropping, [None] * len(dropping))
+    def _forget(self) -> Words:
+        """What has ended at all points. Gives the ids."""
+        rows = self.sums.in_order(self.sums.index.live())
+        rows = rows[self.sums.numbers[rows, 3] == self._all_told]
+        ids: Words = self.sums.index.ids[rows].copy()
+        if len(rows):
+            judging.forget_all(rows, *self.sums.arrays(0), self.memory.ended.arrays(len(rows)))
+        for word in ids.tolist():
+            self.memory.names.pop(word, None)
+        return ids
 
     def names_again(self, ids: list[int], names: list[Any], numbers: list[int] | None) -> None:
         """After a restart: the names of the open substreams, and so the order in which they are to be told of."""
         self.memory.names = dict(zip(ids, names, strict=True))
         rows = self.sums.index.rows_of(np.array(ids, np.uint64))
-        for word, number, row in zip(ids, numbers, rows.tolist(), strict=True) if numbers is not None else ():
-            self._rise(word, number, bool(self.sums.numbers[row, 4]))
-        self._rank(rows)
+        if numbers is not None:
+            self.sums.numbers[rows, judging.TICK], self.sums.numbers[rows, judging.HAS_TICK] = numbers, 1
+        if self.tracking.consistent:
+            self._rank(rows)
 
     # ------------------------------------------------------------------ for people
 
     def why(self, word: int) -> str:
         """What a substream still waits for, in words."""
-        row = int(self.sums.index.rows_of(np.array([word], np.uint64))[0])
+        row = self.sums.row_of(word)
         if row < 0:
-            ended = self.ended.rows_of(np.array([word], np.uint64))[0] >= 0
-            return "it has ended" if ended else "nothing of it was seen, or it ended long ago"
+            return "it has ended" if word in self.memory.ended else "nothing of it was seen, or it ended long ago"
         found = []
         if not self.sums.numbers[row, 4]:
             found.append(f"its end is not promised by {', '.join(self._without_promise(word)) or 'any source'}")
@@ -327,25 +338,19 @@ class Agent:
         return f"{'; '.join(found)} (it was seen by {said})"
 
     def _without_promise(self, word: int) -> list[str]:
-        sources = [n for n, source in self.memory.sources.items() if not source.is_over]
+        sources = [n for n in self.tracking.sources if not self.memory.sources[n, 2]]
         if self.tracking.mode == Mode.EACH_MARKER:
             sources = [n for n in sources if not self.sums.has_promised(word, n)]
         return [self.tracking.producers[n] for n in sources]
 
     def waits_for(self) -> list[str]:
         """The sources that have not promised all there is, where that is what some substreams wait for."""
-        return [self.tracking.producers[n] for n, source in self.memory.sources.items() if not source.is_over]
+        return [self.tracking.producers[n] for n in self.tracking.sources if not self.memory.sources[n, 2]]
 
     def open_names(self, most: int) -> list[Any]:
         """The substreams that have been open for the longest."""
         rows = self.sums.in_order(self.sums.index.live())[:most]
         return [self.memory.names.get(int(word)) for word in self.sums.index.ids[rows]]
-
-
-def remember(index: RowIndex, ids: Words) -> None:
-    """Puts ids into an index that has no columns."""
-    index.reserve(len(ids))
-    placed(index, ids)
 
 
 def _sortable(name: Any) -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.track.agent import Agent, remember
+from headrace.track.agent import Agent
 from headrace.track.local import as_numbers
 from headrace.track.terms import Mode
 
@@ -18,7 +17,7 @@ def dump(agent: Agent) -> bytes:
     memory = agent.memory
     header = {
         "known": memory.known.tolist(),
-        "sources": {n: [s.below, s.coarse, s.is_over] for n, s in memory.sources.items()},
+        "sources": memory.sources.tolist(),
         "dropping": memory.dropping,
         "up_to": memory.up_to,
         "over": memory.over,
@@ -32,7 +31,7 @@ def dump(agent: Agent) -> bytes:
         json.dumps(header).encode(),
         _dumped({**opened, **names}),
         _dumped(said),
-        _dumped({"id": np.array(memory.ended, np.uint64)}),
+        _dumped({"id": memory.ended.ids}),
     ]
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
@@ -47,17 +46,13 @@ def load(agent: Agent, content: bytes) -> None:
     header, memory = json.loads(parts[0]), agent.memory
     opened, said, ended = (_loaded(part) for part in parts[1:])
     memory.known[:] = header["known"]
-    for number, (below, coarse, is_over) in header["sources"].items():
-        source = memory.sources[int(number)]
-        source.below, source.coarse, source.is_over = below, coarse, is_over
+    memory.sources[:] = header["sources"]
     memory.dropping, memory.up_to, memory.over = header["dropping"], header["up_to"], header["over"]
     memory.count = header["count"]
     columns = {name: opened.column(name).to_numpy() for name in opened.schema.names if name not in ("name", "has_name")}
     agent.sums.restore(columns, {name: said.column(name).to_numpy() for name in said.schema.names})
     agent.sums.opened = header["opened"]
-    words = ended.column("id").to_numpy()
-    memory.ended.extend(words.tolist())
-    remember(agent.ended, words)
+    memory.ended.extend(ended.column("id").to_numpy())
     named = opened.filter(opened.column("has_name"))
     labels = named.column("name")
     ticks = as_numbers(labels).to_pylist() if agent.tracking.mode == Mode.RISING else None

@@ -66,15 +66,25 @@ def _drop(slots: Any, ids: Any, wanted: Any) -> Any:
 
 
 @kernel
+def leave(slots: Any, ids: Any, free: Any, counts: Any, wanted: Any) -> Any:
+    """An id leaves. Gives its row, which is free now, or -1."""
+    row = _drop(slots, ids, wanted)
+    if row >= 0:
+        free[counts[1]] = row
+        counts[1] += 1
+    return row
+
+
+@kernel
 def _find_all(slots: Any, ids: Any, wanted: Any, found: Any) -> None:
     for at in range(len(wanted)):
         found[at] = find(slots, ids, wanted[at])
 
 
 @kernel
-def _drop_all(slots: Any, ids: Any, wanted: Any, found: Any) -> None:
+def _drop_all(slots: Any, ids: Any, free: Any, counts: Any, wanted: Any, found: Any) -> None:
     for at in range(len(wanted)):
-        found[at] = _drop(slots, ids, wanted[at])
+        found[at] = leave(slots, ids, free, counts, wanted[at])
 
 
 class RowIndex:
@@ -119,11 +129,8 @@ class RowIndex:
     def drop(self, wanted: Words) -> Ints:
         """Ids leave. Gives the rows of those that were there, which are free now."""
         found: Ints = np.empty(len(wanted), np.int64)
-        _drop_all(self.slots, self.ids, wanted, found)
-        gone = found[found >= 0]
-        start = int(self.counts[1])
-        self.free[start : start + len(gone)] = gone
-        self.counts[1] += len(gone)
+        _drop_all(self.slots, self.ids, self.free, self.counts, wanted, found)
+        gone: Ints = found[found >= 0]
         return gone
 
     def live(self) -> Ints:

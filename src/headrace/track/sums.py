@@ -11,20 +11,47 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.model.jit import kernel
+from headrace.model.jit import grown
+from headrace.track import judging
 from headrace.track.local import NO_TIME
-from headrace.track.rows import Ints, RowIndex, find, row_for
-from headrace.track.tokens import Words, mixed
+from headrace.track.rows import Ints, RowIndex
+from headrace.track.tokens import Words
 
-_PRODUCER = np.uint64(0xD6E8FEB86659FD93)
 OPEN_COLUMNS: Final = ("coarse", "order", "promises", "told", "is_promised", "first", "touched")
 """`first` is the step of a source at which it was told of first; `touched` the last report that was of it."""
+_COLUMNS: Final = len(OPEN_COLUMNS) + 4
+REMEMBERED: Final = 1 << 14
+"""How many ended substreams an agent remembers, to tell a record that comes after the end from a new substream."""
 
 
-@kernel
-def _pair(word: Any, producer: Any) -> Any:
-    found = mixed(word ^ mixed(np.uint64(producer) + _PRODUCER))
-    return found if found else _PRODUCER
+class Ended:
+    """The last substreams that ended, by their ids."""
+
+    def __init__(self) -> None:
+        self._index = RowIndex()
+        self._ring: Words = np.zeros(REMEMBERED, np.uint64)
+        self._place: Ints = np.zeros(2, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, word: int) -> bool:
+        return bool(self._index.rows_of(np.array([word], np.uint64))[0] >= 0)
+
+    @property
+    def ids(self) -> Words:
+        """From the oldest on."""
+        found: Words = np.roll(self._ring, -int(self._place[0]))[: int(self._place[1])]
+        return found
+
+    def arrays(self, more: int) -> tuple[Any, ...]:
+        """For kernels, with room for so many more."""
+        index = self._index
+        index.reserve(more)
+        return index.slots, index.ids, index.free, index.counts, self._ring, self._place
+
+    def extend(self, ids: Words) -> None:
+        judging.remember_all(ids, self.arrays(len(ids)))
 
 
 class Sums:
@@ -33,14 +60,15 @@ class Sums:
     def __init__(self, groups: int, counted: Collection[int] = ()):
         """`counted`: the groups in which words are added up."""
         self.groups = groups
-        self._counted = np.array([group in counted for group in range(groups)], np.bool_)
+        self.counted = np.array([group in counted for group in range(groups)], np.bool_)
         self.index = RowIndex()
         self.words: Words = np.zeros((len(self.index.ids), groups), np.uint64)
-        self.numbers: Ints = np.zeros((len(self.index.ids), len(OPEN_COLUMNS)), np.int64)
+        self.numbers: Ints = np.zeros((len(self.index.ids), _COLUMNS), np.int64)
         self.pairs = RowIndex()
         self._said: Words = np.zeros((len(self.pairs.ids), groups), np.uint64)
-        self._of: Ints = np.zeros((len(self.pairs.ids), 3), np.int64)
-        """For each pair: the substream, the task, and whether it is a source that promised its end."""
+        self._of: Ints = np.zeros((len(self.pairs.ids), 4), np.int64)
+        """For each pair: the substream, the task, whether it is a source that promised its end, and the next pair of
+        the substream."""
         self.reports = 0
         self.opened = 0
         """How many substreams were ever opened: the order in which they were."""
@@ -48,59 +76,36 @@ class Sums:
     def __len__(self) -> int:
         return len(self.index)
 
-    def take(self, rows: dict[str, Any], known: Ints, ended: RowIndex) -> tuple[Ints, int]:
-        """Rows of substreams of a report. Gives the rows that changed here, and the first of the report that is of an
-        ended substream, or -1."""
-        count = len(rows["id"])
-        self._grow(count)
-        touched: Ints = np.empty(count, np.int64)
-        self.reports += 1
-        results: Ints = np.array([0, -1, self.opened, self.reports], np.int64)
+    def arrays(self, more: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """For kernels, with room for so many more: of open substreams, and of what tasks said of them."""
         index, pairs = self.index, self.pairs
-        _take(
-            rows["id"], rows["producer"], rows["at"], rows["since"], rows["coarse"], rows["promised"], rows["values"],
-            known, ended.slots, ended.ids, index.slots, index.ids, index.free, index.counts, self.words, self.numbers,
-            pairs.slots, pairs.ids, pairs.free, pairs.counts, self._said, self._of, self._counted, touched, results,
-        )  # fmt: skip
-        self.opened = int(results[2])
-        return touched[: results[0]], int(results[1])
-
-    def _grow(self, more: int) -> None:
-        size = self.index.reserve(more)
-        if size > len(self.words):
-            extra = size - len(self.words)
-            self.words = np.concatenate([self.words, np.zeros((extra, self.groups), np.uint64)])
-            self.numbers = np.concatenate([self.numbers, np.zeros((extra, len(OPEN_COLUMNS)), np.int64)])
-        size = self.pairs.reserve(more)
-        if size > len(self._said):
-            extra = size - len(self._said)
-            self._said = np.concatenate([self._said, np.zeros((extra, self.groups), np.uint64)])
-            self._of = np.concatenate([self._of, np.zeros((extra, 3), np.int64)])
+        size = index.reserve(more)
+        self.words, self.numbers = grown(self.words, size), grown(self.numbers, size)
+        size = pairs.reserve(more)
+        self._said, self._of = grown(self._said, size), grown(self._of, size)
+        return (
+            (index.slots, index.ids, index.free, index.counts, self.words, self.numbers),
+            (pairs.slots, pairs.ids, pairs.free, pairs.counts, self._said, self._of),
+        )
 
     def in_order(self, rows: Ints) -> Ints:
         """Rows in the order in which their substreams were opened: row numbers are another thing after a restart."""
         found: Ints = rows[np.argsort(self.numbers[rows, 1], kind="stable")]
         return found
 
+    def row_of(self, word: int) -> int:
+        """-1 where it is not open."""
+        return int(self.index.rows_of(np.array([word], np.uint64))[0])
+
     def has_promised(self, word: int, producer: int) -> bool:
-        row = int(self.pairs.rows_of(np.array([_pair(np.uint64(word), producer)], np.uint64))[0])
+        row = int(self.pairs.rows_of(np.array([judging.pair_of(np.uint64(word), producer)], np.uint64))[0])
         return row >= 0 and bool(self._of[row, 2])
 
     def of_tasks(self, word: int, producers: int) -> dict[int, list[int]]:
         """What each task last said of a substream."""
-        keys = np.array([_pair(np.uint64(word), producer) for producer in range(producers)], np.uint64)
+        keys = np.array([judging.pair_of(np.uint64(word), producer) for producer in range(producers)], np.uint64)
         rows = self.pairs.rows_of(keys)
         return {task: self._said[row].tolist() for task, row in enumerate(rows.tolist()) if row >= 0}
-
-    def drop(self, ids: Words, producers: int) -> None:
-        """Substreams that have ended."""
-        rows = self.index.drop(ids)
-        self.words[rows], self.numbers[rows] = 0, 0
-        if len(ids):
-            keys: Words = np.empty(len(ids) * producers, np.uint64)
-            _all_pairs(ids, producers, keys)
-            gone = self.pairs.drop(keys)
-            self._said[gone], self._of[gone] = 0, 0
 
     # ------------------------------------------------------------------- state
 
@@ -113,73 +118,26 @@ class Sums:
         return opened, said
 
     def restore(self, opened: dict[str, Any], said: dict[str, Any]) -> None:
-        everything = {
-            "id": said["id"].view(np.uint64), "producer": said["producer"], "promised": said["promised"],
-            "values": np.stack([said[f"value_{group}"] for group in range(self.groups)], axis=1),
-            "at": np.ones(len(said["id"]), np.int64), "since": np.zeros(len(said["id"]), np.int64),
-            "coarse": np.full(len(said["id"]), NO_TIME, np.int64),
-        }  # fmt: skip
-        producers = int(said["producer"].max(initial=0)) + 1
-        self.take(everything, np.zeros(producers, np.int64), RowIndex())
-        self._grow(len(opened["id"]))
-        rows = self.index.rows_of(opened["id"])
+        count = len(said["id"])
+        nothing: Ints = np.zeros(count, np.int64)
+        values = np.stack([said[f"value_{group}"] for group in range(self.groups)], axis=1)
+        columns = (
+            said["id"].view(np.uint64), said["producer"], nothing + 1, nothing, np.full(count, NO_TIME, np.int64),
+            said["promised"].astype(np.uint8),
+        )  # fmt: skip
+        for array in columns:
+            array.flags.writeable = False  # as those of a report: for kernels it is another type
+        report = (*columns, values.astype(np.uint64), nothing.copy(), nothing.astype(np.bool_))
+        known: Ints = np.zeros(int(said["producer"].max(initial=0)) + 1, np.int64)
+        sources = (known, np.zeros((len(known), 3), np.int64), np.zeros(len(known), np.bool_))
+        rows, pairs = self.arrays(count)
+        judging.take_reports(
+            np.array([0, count], np.int64), report, sources, rows, pairs, Ended().arrays(0),
+            np.zeros((0, self.groups), np.bool_), self.counted, np.zeros(4, np.int64), np.empty(count, np.int64),
+            (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint64)),
+            np.array([0, -1, 0, 0, 0, 0, 0], np.int64),
+        )  # fmt: skip
+        found = self.index.rows_of(opened["id"])
         for at, name in enumerate(OPEN_COLUMNS):
-            self.numbers[rows, at] = opened[name]
-        self.reports = int(self.numbers[rows, 6].max(initial=self.reports))
-
-
-@kernel
-def _all_pairs(ids: Any, producers: Any, found: Any) -> None:
-    at = 0
-    for word in ids:
-        for producer in range(producers):
-            found[at] = _pair(word, producer)
-            at += 1
-
-
-@kernel
-def _take(
-    words: Any, producer: Any, at: Any, since: Any, coarse: Any, promised: Any, values: Any, known: Any,
-    ended_slots: Any, ended_ids: Any, slots: Any, ids: Any, free: Any, counts: Any, sums: Any, numbers: Any,
-    pair_slots: Any, pair_ids: Any, pair_free: Any, pair_counts: Any, said: Any, of: Any, counted: Any, touched: Any,
-    results: Any,
-) -> None:  # fmt: skip
-    """`results`: how many rows were touched; the first row of an ended substream; how many were ever opened."""
-    for r in range(len(words)):
-        task, word = producer[r], words[r]
-        if at[r] <= known[task]:
-            continue
-        if find(ended_slots, ended_ids, word) >= 0:
-            # Where it is not certain that this is newer than the last report, it is taken for the same.
-            if since[r] >= known[task] and results[1] < 0:
-                results[1] = r
-            continue
-        row = row_for(slots, ids, free, counts, word)
-        if row < 0:
-            row = ~row
-            sums[row, :] = np.uint64(0)
-            numbers[row, :] = 0
-            numbers[row, 0] = NO_TIME
-            numbers[row, 1] = results[2]
-            results[2] += 1
-        pair = row_for(pair_slots, pair_ids, pair_free, pair_counts, _pair(word, task))
-        if pair < 0:
-            pair = ~pair
-            said[pair, :] = np.uint64(0)
-            of[pair, 0], of[pair, 1], of[pair, 2] = np.int64(word), task, 0
-        for group in range(values.shape[1]):
-            if counted[group]:
-                sums[row, group] += values[r, group] - said[pair, group]
-            else:
-                sums[row, group] ^= said[pair, group] ^ values[r, group]
-            said[pair, group] = values[r, group]
-        if promised[r] and of[pair, 2] == 0:
-            of[pair, 2] = 1
-            numbers[row, 2] += 1
-        if coarse[r] != NO_TIME and numbers[row, 5] == 0:
-            numbers[row, 5] = at[r]
-        numbers[row, 0] = min(numbers[row, 0], coarse[r])
-        if numbers[row, 6] != results[3]:
-            numbers[row, 6] = results[3]
-            touched[results[0]] = row
-            results[0] += 1
+            self.numbers[found, at] = opened[name]
+        self.reports = int(self.numbers[found, 6].max(initial=0))

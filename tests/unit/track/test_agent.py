@@ -117,7 +117,8 @@ def test_a_record_after_the_end_is_refused() -> None:
 
 def test_rising_labels_end_those_below() -> None:
     labels = {H: 1, Q: 2, Z: 3}
-    agent = Agent(Tracking(1, (Point("last", (0,), is_firm=True),), ("source", "last"), (0,), pa.int64(), Mode.RISING))
+    point = Point("last", (0,), is_firm=True)
+    agent = Agent(Tracking(1, (point,), ("source", "last"), (0,), pa.int64(), Mode.RISING, consistent=True))
 
     def said(word: int, step: int) -> TaskSaid:
         found = says(0, step, {word: (word,)}, below=labels[word])
