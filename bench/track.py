@@ -35,6 +35,7 @@ from bench.support import punctuations, round_robin
 from bench.support.round_robin import Bulk, RoundRobin, System
 from bench.support.virtual_costs import Costs, calibrated
 from headrace.spark.session import local_session
+from headrace.track.agent import drop_every
 
 NAMES: Final[dict[System, str]] = {
     "none": "untracked",
@@ -47,12 +48,10 @@ RECORDS_A_SECOND: Final = "records/s"
 MESSAGES: Final = "messages"
 ITEMS: Final = 50_000
 """Of the paper's runs: messages are counted in fewer, and given for so many."""
-FORGET_EVERY: Final = 256
-"""After so many ended substreams all tasks are told to forget them."""
 NOTES: Final = (
     "Counting rule: a frame to a task that exists only for tracking is a message. Those are frames of punctuations "
     "(a frame with punctuations of several substreams is one), frames of reports, and frames of notices, with those "
-    f"that tell tasks to forget: one for each task, every {FORGET_EVERY} substreams, reckoned where a run is shorter. "
+    "that tell tasks to forget: one for each task that reports, every 256 substreams or four a task, reckoned here. "
     "What goes with the end of the flow is left out for all alike: END frames, last reports, probes. Notices once a "
     "worker: the last step has one task on each, so only those to forget get fewer.",
     "Only the last step wants to know. Punctuations have to go through all tasks for that; "
@@ -177,8 +176,9 @@ def look(system: System, place: dict[str, int], count: int, costs: Costs, is_rea
     rr = RoundRobin(system, place["steps"], place["workers"], grain, count * grain)
     cluster = rr.run(costs, is_real=is_real)
     frames, ms = cluster.tally.service_frames, rr.notification_ms(cluster)
-    # Runs are too short for it: a frame to each task of a step, every so often.
-    forgotten = rr.steps * rr.workers / FORGET_EVERY if rr.is_tracked else 0.0
+    # Runs are too short for it: a frame to each task of a step that reports, every so often.
+    told = {"tracked": rr.steps * rr.workers, "passed on": rr.workers}.get(system, 0)
+    forgotten = told / drop_every(rr.steps * rr.workers + 1)
     return Seen(
         (frames["reports"] + frames["punctuations"]) / count,
         frames["notices"] / count,

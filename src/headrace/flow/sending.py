@@ -9,6 +9,7 @@ import pyarrow as pa
 from headrace.flow.carrying import Carrying
 from headrace.flow.pieces import cut
 from headrace.flow.plan import Edge, Plan, TaskPlan
+from headrace.flow.regions import AGENT, GONE
 from headrace.flow.routing import split
 from headrace.flow.tracked import TaskTracking
 from headrace.model import frames
@@ -25,6 +26,12 @@ class Sending:
             (edge.number, consumer): plan.queue_of(edge, task.index, consumer)
             for edge in self.edges
             for consumer in edge.route.reaches(edge.place(task.index))
+        }
+        region = plan.region
+        passing = frozenset() if region is None else region.passing
+        # Who passes records on remembers no substreams.
+        self._unheard = {
+            e.number for e in self.edges if (e.vertex, e.output) == (AGENT, GONE) and e.consumer in passing
         }
         self._edge_of = {edge.number: edge for edge in self.edges}
         self.sent: dict[int, int] = {}
@@ -50,6 +57,8 @@ class Sending:
         self._put_on_all(lambda channel, first: frames.control(channel, first, {"beat": number}))
 
     def route(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        if edge.number in self._unheard:
+            return
         before = self.routed.get(edge.number, 0)
         self.routed[edge.number] = before + batch.num_rows
         self.records += batch.num_rows

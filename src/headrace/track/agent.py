@@ -26,8 +26,12 @@ from headrace.track.sums import Ended, Sums
 from headrace.track.terms import Mode, Notice, Told, Tracking
 from headrace.track.tokens import Words
 
-_DROP_EVERY: Final = 256
 _SAID: Final = ("producer", "at", "since", "coarse", "promised")
+
+
+def drop_every(tasks: int) -> int:
+    """After so many ended substreams all are told to forget them: the more there are to tell, the more at a time."""
+    return max(256, 4 * tasks)
 
 
 @dataclass
@@ -73,7 +77,7 @@ class Agent:
         known: Ints = np.full(tasks, -1, np.int64)
         self.memory = Memory(known, sources, up_to=[NOTHING] * points, over=[False] * points)
         self._is_source = np.isin(np.arange(tasks), tracking.sources)
-        self._all_told = (1 << points) - 1
+        self._all_told, self._drop_every = (1 << points) - 1, drop_every(tasks)
         self._points: npt.NDArray[np.bool_] = np.zeros((points, tracking.groups), np.bool_)
         for number, point in enumerate(tracking.points):
             self._points[number, list(point.groups)] = True
@@ -146,7 +150,12 @@ class Agent:
         opened, pairs = sums.arrays(count)
         most, points = count + len(sums), len(self._points)
         setting = np.array(
-            [self.tracking.mode, not self.tracking.consistent, self._all_told, _DROP_EVERY - len(self.memory.dropping)]
+            [
+                self.tracking.mode,
+                not self.tracking.consistent,
+                self._all_told,
+                self._drop_every - len(self.memory.dropping),
+            ]
         )
         touched: Ints = np.empty(count, np.int64)
         out = (np.empty(most * points, np.int64), np.empty(most * points, np.uint64), np.empty(most, np.uint64))
@@ -212,7 +221,7 @@ class Agent:
         memory = self.memory
         memory.dropping.extend(gone.tolist())
         memory.count += len(gone)
-        if len(memory.dropping) >= _DROP_EVERY:
+        if len(memory.dropping) >= self._drop_every:
             dropping, memory.dropping = memory.dropping, []
             yield Notice(-1, Told.GONE, dropping, [None] * len(dropping))
 
