@@ -3,8 +3,8 @@
 The costs of all steps are measured on this machine in this run; the network takes 100 microseconds one way, which is
 assumed (`bench/support/virtual_tree.py` tells how). Every run's results are checked.
 
-Three things of the paper on dependency-guided synchronization: throughput against nodes (Figure 11), latency against
-nodes and against the period of heartbeats (Figure 12), and the bytes that smart homes send (section 6.2).
+Two things of the paper on dependency-guided synchronization: throughput against nodes (Figure 11), and latency against
+nodes and against the period of heartbeats (Figure 12). The bytes that smart homes send are in `smart_home.py`.
 
 As in the paper, nodes take events one by one (`update`). With `update_batch` a node is ten to forty times as fast, and
 10,000 values last half a millisecond: then the network is what counts, and windows have to be longer.
@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 
 from bench.harness import EVENTS_A_SECOND, Bench, Chart, Target
-from bench.support.home_bytes import HOUSEHOLDS, HOUSES, PLUGS, Neighbourhood, slice_of
 from bench.support.tree_costs import Costs, measured
 from bench.support.trees import PER_BARRIER, WORKLOADS, Workload, check_same, shared_out
 from bench.support.virtual_latency import BATCH_MS, VALUES_A_SECOND, latencies_ms
@@ -39,10 +38,6 @@ OURS: Final = "Headrace"
 VIRTUAL_MS: Final = "virtual ms"
 ROWS: Final = 1_000
 """Of a batch that comes to a node."""
-TASKS: Final = 8
-"""Of the smart homes."""
-_DAY_LOADS: Final = 2_664
-"""Of a plug in an hour, as there were in the challenge: 0.74 a second."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +51,17 @@ class Sizes:
     """Values of a stream to a barrier, and how many barriers."""
     beats: Sequence[int]
     """Heartbeats to a barrier."""
-    slices: int
-    loads: int
 
     @property
     def steps(self) -> int:
         points = len(WORKLOADS) * (1 + len(self.nodes)) + 1
-        return points + len(self.ratios) * (len(self.latency_nodes) + len(self.beats)) + self.slices
+        return points + len(self.ratios) * (len(self.latency_nodes) + len(self.beats))
 
 
-QUICK: Final = Sizes((1, 2, 12), 4, (2, 8), ((100, 30), (1_000, 6)), (1, 10, 100), 4, 300)
+QUICK: Final = Sizes((1, 2, 12), 4, (2, 8), ((100, 30), (1_000, 6)), (1, 10, 100))
 FULL: Final = Sizes(
     (1, 2, 4, 8, 12, 16, 24, 32), 12, (2, 4, 8, 16, 24, 32),
-    ((100, 100), (1_000, 20), (10_000, 4)), (1, 3, 10, 30, 100), 14, _DAY_LOADS,
+    ((100, 100), (1_000, 20), (10_000, 4)), (1, 3, 10, 30, 100),
 )  # fmt: skip
 
 
@@ -148,19 +141,6 @@ def waits(bench: Bench, costs: Costs, sizes: Sizes) -> None:
         bench.ratio(f"p90_without_heartbeats_{values}", points[0][1] / points[-1][1])
 
 
-def homes(bench: Bench, sizes: Sizes) -> None:
-    place = Neighbourhood(TASKS)
-    for number in range(sizes.slices):
-        with bench.step(f"smart home, hour {number + 1}"):
-            place.take(slice_of(number, sizes.loads))
-    sent = place.finish()
-    what = f"{HOUSES} houses, {HOUSES * HOUSEHOLDS * PLUGS:,} plugs, {sizes.slices} hours, {TASKS} tasks"
-    bench.figure("smart home", f"{what}, input", sent.input_bytes / 1e6, "MB")
-    bench.figure("smart home", f"{what}, sent", sent.sent_bytes / 1e6, "MB")
-    bench.figure("smart home", "messages", sent.messages, "messages")
-    bench.ratio("bytes_sent_over_input", sent.sent_bytes / sent.input_bytes)
-
-
 def main() -> None:
     bench = Bench(
         "synchronize_simulated",
@@ -186,7 +166,6 @@ def main() -> None:
             scaled(bench, workload, costs[name], sizes)
         longer_windows(bench, costs["windows"], sizes.windows // 2)
         waits(bench, costs["windows"], sizes)
-        homes(bench, sizes)
     bench.note("Times are reckoned from costs measured in this run; the network of 100 µs one way is an assumption.")
     bench.note("In page views, 10,000 views of each stream come between two updates, as values between barriers.")
     bench.finish()

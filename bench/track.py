@@ -132,7 +132,7 @@ FULL: Final = Sizes(
     (
         ("none", 1, 3), ("passed on", 1, 3), ("passed on", 10, 1), ("tracked", 1, 1), ("tracked", 10, 1),
         ("punctuations", 1, 1), ("punctuations", 10, 1), ("punctuations", 50, 1),
-    ), 1_000_000, (1, 10, 100, 1000), 3,
+    ), 4_000_000, (1, 10, 100, 1000), 3,
 )  # fmt: skip
 QUICK: Final = Sizes(
     {"steps": (10, 30), "workers": (10, 15), "granularity": (1, 10)},

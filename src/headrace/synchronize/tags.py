@@ -187,15 +187,15 @@ def codes_of(columns: Sequence[pa.Array]) -> tuple[Ints, list[tuple[Any, ...]]]:
         known.append(words)
     if len(columns) == 1:
         return codes, [(word,) for word in known[0]]
-    used, codes = np.unique(codes, return_inverse=True)
+    found = pa.array(codes).dictionary_encode()
     rows = []
-    for code in used.tolist():
+    for code in found.dictionary.to_pylist():
         row: list[Any] = []
         for words in reversed(known):
             code, at = divmod(code, len(words))
             row.append(words[at])
         rows.append(tuple(reversed(row)))
-    return codes.astype(np.int64), rows
+    return found.indices.to_numpy().astype(np.int64), rows
 
 
 # ---------------------------------------------------------------------- making
