@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.errors import FlowError
 from headrace.flow.hashing import can_hash, hash_rows
 from headrace.model.failures import problem_of
-from headrace.track.local import Meaning
+from headrace.track.labels import Meaning
 from headrace.track.terms import Mode
 from headrace.track.tokens import Words
 

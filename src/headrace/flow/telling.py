@@ -14,7 +14,7 @@ from headrace.flow.operators import Operator, Outputs
 from headrace.flow.tracked import TaskTracking
 from headrace.model.frames import Frame
 from headrace.order.columns import TOKEN
-from headrace.track.local import as_numbers
+from headrace.track.labels import as_numbers
 from headrace.track.terms import Told
 from headrace.track.tokens import tokens_from
 

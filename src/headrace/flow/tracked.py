@@ -192,7 +192,8 @@ class TaskTracking:
         if not self.holds or not labels:
             return
         try:
-            call(ids_of(pa.array(labels, self._region.tracking.label)), self._start)
+            column = pa.array(labels, self._region.tracking.label)
+            call(ids_of(column), self._start, column, self._coarse)
         except (pa.ArrowException, TypeError, ValueError):
             raise FlowError(
                 f"{self._task.vertex.name} {doing} substream {labels[0]!r}, and substreams are "

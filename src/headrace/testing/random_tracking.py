@@ -248,7 +248,10 @@ def _source(flow: Flow, name: str, parts: Parts, is_bare: bool) -> Stream:
     # Where the sequential run has fewer tasks than the source, the stage would not run with it.
     if not is_bare or len(parts.parts) > 1:
         return flow.source(name, parts)
-    return flow.stage(f"{name}-labelled", labelled, flow.source(name, replace(parts, schema=BARE)), one_to_one=True)
+    bare = flow.source(name, replace(parts, schema=BARE))
+    stream = flow.stage(f"{name}-labelled", labelled, bare, one_to_one=True)
+    keeps = random.Random(f"kept {flow.name}").random() < 0.3
+    return flow.stage(f"{name}-kept", InPairs, stream) if keeps else stream
 
 
 def _with_stage(flow: Flow, rng: random.Random, kind: str, number: int, stream: Stream) -> Stream:

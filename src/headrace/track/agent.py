@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from headrace.errors import SubstreamBroken
 from headrace.track import judging
-from headrace.track.local import ALL, NO_TIME, NOTHING, as_numbers
+from headrace.track.labels import as_numbers
+from headrace.track.local import ALL, NO_TIME, NOTHING
 from headrace.track.rows import Ints
 from headrace.track.sums import Ended, Sums
 from headrace.track.terms import Mode, Notice, Told, Tracking

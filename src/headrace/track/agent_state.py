@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.track.agent import Agent
-from headrace.track.local import as_numbers
+from headrace.track.labels import as_numbers
 from headrace.track.terms import Mode
 
 

@@ -9,7 +9,7 @@ Records are only noted as they pass, and folded when a report is due, many at a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import FlowError
 from headrace.track import rising
 from headrace.track.folding import due_rows, fold_pieces
+from headrace.track.labels import Meaning, as_numbers
 from headrace.track.rows import Ints, RowIndex, placed
 from headrace.track.tokens import Words
 
@@ -46,22 +46,6 @@ class Note(IntEnum):
     RELEASED = 5
     RECEIVED_LATER = 6
     """They came before, and were kept back until now."""
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """What substreams a flow has: ids of labels, and what a source says of their ends."""
-
-    labels: Callable[[Sequence[pa.RecordBatch]], pa.Array]
-    """The label of each record; null where it belongs to no substream."""
-    ids: Callable[[pa.Array], Words]
-    """0 for null, and for nothing else."""
-    ends: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
-    """Of records of a source: is it the last of its substream?"""
-    slack: int | None = None
-    """Where labels of a source rise: how far one may fall back."""
-    opens_anywhere: bool = False
-    """May any task begin a substream? Where ends are promised, only sources do."""
 
 
 @dataclass
@@ -183,12 +167,17 @@ class LocalTable:
         found: Words = ids[(rows >= 0) & (self._numbers[rows, 3] > 0)]
         return found
 
-    def hold(self, ids: Words, start: int) -> None:
-        self._at_once(Note.HELD, ids, start)
+    def hold(self, ids: Words, start: int, labels: pa.Array | None = None, coarse: int = NO_TIME) -> None:
+        """`labels` are theirs, where a stage says so itself; `coarse` is the time at a source."""
+        self._at_once(Note.HELD, ids, start, labels, coarse)
+        if self._risen is not None and labels is not None:
+            self._risen.hold(as_numbers(labels).to_pylist())
 
-    def release(self, ids: Words, start: int) -> None:
+    def release(self, ids: Words, start: int, labels: pa.Array | None = None, coarse: int = NO_TIME) -> None:
         """What was held is so no more. Raises Broken."""
-        self._at_once(Note.RELEASED, ids, start)
+        self._at_once(Note.RELEASED, ids, start, coarse=coarse)
+        if self._risen is not None and labels is not None:
+            self._risen.release(start, as_numbers(labels).to_pylist())
 
     def release_all(self, start: int) -> None:
         """The task is over, and has given all."""
@@ -198,12 +187,17 @@ class LocalTable:
         if len(rows):
             self._numbers[rows, 3] = 1
             self.release(self._index.ids[rows], start)
+        if self._risen is not None:
+            self._risen.held.clear()
+            self._risen.settle()
 
-    def _at_once(self, kind: Note, ids: Words, start: int) -> None:
-        self.fold()
+    def _at_once(
+        self, kind: Note, ids: Words, start: int, labels: pa.Array | None = None, coarse: int = NO_TIME
+    ) -> None:
+        self.fold(coarse)
         pieces = np.array([(kind, 0, 0, len(ids), max(self._hold_group, 0), start, self.steps, -1)], np.int64)
-        labels = pa.array(ids)
-        self._fold(pieces, ids, np.zeros(0, np.uint64), np.zeros(len(ids), np.uint8), NO_TIME, labels)
+        labels = pa.array(ids) if labels is None else labels
+        self._fold(pieces, ids, np.zeros(0, np.uint64), np.zeros(len(ids), np.uint8), coarse, labels)
 
     # -------------------------------------------------------------------- fold
 
@@ -225,6 +219,8 @@ class LocalTable:
             self._rise(np.array(whole, np.int64), self._meaning.labels([batch for _, _, batch in noted.order]))
         elif self._risen is not None:
             self._rise(pieces, labels)
+        if self._risen is not None:
+            self._risen.settle()
         self._fold(pieces, ids, tokens, ends, coarse, labels)
 
     def _ends(self, noted: _Noted) -> npt.NDArray[np.uint8]:
@@ -269,8 +265,10 @@ class LocalTable:
         self._due = np.concatenate([self._due, due[: results[0]]])
         kinds = np.repeat(pieces[:, 0], pieces[:, 3])
         new = born[: results[1]]
-        begun = (kinds[new] == Note.OPENED) | (kinds[new] == Note.OPENED_AND_SENT)
-        new = new[begun | (kinds[new] == Note.SENT)] if self._meaning.opens_anywhere else new[begun]
+        # At a source a substream may begin with a record that a stage keeps; anywhere, with one that is sent.
+        begun = {Note.OPENED, Note.OPENED_AND_SENT}
+        begun |= ({Note.HELD} if self._forgets else set()) | ({Note.SENT} if self._meaning.opens_anywhere else set())
+        new = new[np.isin(kinds[new], list(begun))]
         if len(new):
             born_labels = labels.take(pa.array(new))
             self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))
@@ -377,21 +375,13 @@ class LocalTable:
 
     def values(self) -> dict[str, Any]:
         """The small rest of its state, for JSON. All that is new must have been reported: names are not kept."""
-        highest = NOTHING if self._risen is None else self._risen.highest
-        return {"steps": self.steps, "below": self.below, "highest": highest}
+        if self._risen is None:
+            return {"steps": self.steps}
+        risen = self._risen
+        return {"steps": self.steps, "below": risen.below, "highest": risen.highest, "held": [*risen.held.elements()]}
 
     def set_values(self, values: Mapping[str, Any]) -> None:
         self.steps = values["steps"]
         if self._risen is not None:
             self._risen.below, self._risen.highest = values["below"], values["highest"]
-
-
-def as_numbers(labels: pa.Array) -> pa.Array:
-    """Labels that rise, as whole numbers."""
-    if pa.types.is_timestamp(labels.type):
-        return labels.cast(pa.timestamp("us", labels.type.tz), safe=False).view(pa.int64())
-    if pa.types.is_date32(labels.type):
-        return labels.cast(pa.int32()).cast(pa.int64())
-    if not pa.types.is_integer(labels.type):
-        raise FlowError(f"substreams are {labels.type}; those that rise are whole numbers, dates or time stamps")
-    return labels.cast(pa.int64())
+            self._risen.hold(values["held"])

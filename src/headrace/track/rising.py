@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,8 @@ class Risen:
     What leaves a task in one run is told by consumer, and for one after the other: a lower label may be told after a
     higher one that it came before. So a label is measured by those before the run, and by those before it on its lane,
     which is what keeps the order of its records.
+
+    A label that is held back by a stage of the task may come late, and nothing above it is promised until then.
     """
 
     def __init__(self, slack: int):
@@ -29,6 +33,26 @@ class Risen:
         self._before = NOTHING
         self._lanes: dict[int, int] = {}
         """How high the run has come, by lane."""
+        self.held: Counter[int] = Counter()
+        self._released: tuple[int, set[int]] = (-1, set())
+        """The run in which the last labels were released, and those: they may leave in it yet."""
+
+    def hold(self, numbers: Iterable[int]) -> None:
+        self.held.update(numbers)
+
+    def release(self, start: int, numbers: Iterable[int]) -> None:
+        """In the run that began at a step."""
+        if self._released[0] != start:
+            self._released = (start, set())
+        for number in numbers:
+            self._released[1].add(number)
+            self.held[number] -= 1
+        self.held = +self.held
+
+    def settle(self) -> None:
+        """All that was given is known: what is promised now."""
+        least = min(self.held, default=self.highest)
+        self.below = max(self.below, min(self.highest - self._slack, least))
 
     def take(self, start: int, lane: int, numbers: Ints) -> Ints:
         """The places of those that have gone back further than they may."""
@@ -39,5 +63,6 @@ class Risen:
         tops = np.maximum(np.maximum.accumulate(numbers), self._lanes.get(lane, self._before))
         top = self._lanes[lane] = int(tops[-1])
         self.highest = max(self.highest, top)
-        self.below = max(self.below, self.highest - self._slack)
-        return np.flatnonzero(numbers < tops - self._slack)
+        back = np.flatnonzero(numbers < tops - self._slack)
+        late = self.held.keys() | (self._released[1] if self._released[0] == start else set())
+        return back[~np.isin(numbers[back], list(late))] if late and len(back) else back

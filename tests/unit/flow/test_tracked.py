@@ -168,6 +168,45 @@ def test_what_passes_from_sources_to_a_reader_is_counted(ends: Any, splits: int,
     assert region.tracking.counted == set(region.counted.values())
 
 
+class LateFirst(hr.Stage):
+    """Keeps the first record until two others have come of a later substream."""
+
+    def __init__(self) -> None:
+        self.kept: pa.RecordBatch | None = None
+
+    def on_batch(self, batch: pa.RecordBatch) -> Any:
+        if self.kept is None:
+            self.kept = batch.slice(0, 1)
+            self.hold(0)
+            return batch.slice(1)
+        if max(batch.column("x").to_pylist()) < 2 or not self.kept.num_rows:
+            return batch
+        kept, self.kept = self.kept, self.kept.slice(0, 0)
+        self.release(0)
+        return pa.concat_batches([batch, kept])
+
+
+@pytest.mark.parametrize("consistent", [False, True])
+def test_what_a_stage_beside_a_source_holds_may_come_behind_higher_labels(consistent: bool) -> None:
+    flow = Flow("f")
+    bare = flow.source("s", hr.generate(lambda first, count: made(first, count).rename_columns(["n", "y", "last"]), 16))
+    labelled = flow.stage("labelled", lambda batch: batch.rename_columns(["n", "x", "last"]), bare, schema=SCHEMA)
+    late = flow.stage("late", LateFirst, labelled, schema=SCHEMA)
+    told = late.tracked(by="x", ends=hr.rising(), consistent=consistent)
+    found = drawn(told, flow)["out"]
+    assert [(record["x"], record["n"]) for record in found] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+
+
+def test_a_substream_that_begins_with_a_record_that_is_kept_has_its_name() -> None:
+    flow = Flow("f")
+    bare = flow.source("s", hr.generate(lambda first, count: made(first, count).rename_columns(["n", "y", "last"]), 1))
+    labelled = flow.stage("labelled", lambda batch: batch.rename_columns(["n", "x", "last"]), bare, schema=SCHEMA)
+    late = flow.stage("late", LateFirst, labelled, schema=SCHEMA)
+    flow.sink("told", flow.ends("ends", late.tracked(by="x")), CALL)
+    flow.sink("out", late, CALL)
+    assert run_sequentially(flow.graph(), 3)["told"].to_pylist() == [{"substream": 0, "event": "end"}]
+
+
 # ------------------------------------------------------------------- bad input
 
 

@@ -1,0 +1,40 @@
+"""What tells substreams apart: labels, their ids, and their order where they rise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import FlowError
+from headrace.track.tokens import Words
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What substreams a flow has: ids of labels, and what a source says of their ends."""
+
+    labels: Callable[[Sequence[pa.RecordBatch]], pa.Array]
+    """The label of each record; null where it belongs to no substream."""
+    ids: Callable[[pa.Array], Words]
+    """0 for null, and for nothing else."""
+    ends: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
+    """Of records of a source: is it the last of its substream?"""
+    slack: int | None = None
+    """Where labels of a source rise: how far one may fall back."""
+    opens_anywhere: bool = False
+    """May any task begin a substream? Where ends are promised, only sources do."""
+
+
+def as_numbers(labels: pa.Array) -> pa.Array:
+    """Labels that rise, as whole numbers."""
+    if pa.types.is_timestamp(labels.type):
+        return labels.cast(pa.timestamp("us", labels.type.tz), safe=False).view(pa.int64())
+    if pa.types.is_date32(labels.type):
+        return labels.cast(pa.int32()).cast(pa.int64())
+    if not pa.types.is_integer(labels.type):
+        raise FlowError(f"substreams are {labels.type}; those that rise are whole numbers, dates or time stamps")
+    return labels.cast(pa.int64())
