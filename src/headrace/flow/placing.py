@@ -12,6 +12,7 @@ from typing import Final
 
 from headrace.flow.copies import Replication, by_task, copy_of, task_of
 from headrace.flow.plan import Plan
+from headrace.flow.regions import AGENT
 from headrace.replicate import assignment
 from headrace.replicate.assignment import Assignment, Copy, Share, TaskLoad, WorkerSeen
 
@@ -100,7 +101,23 @@ def shared_out(names: Sequence[str], workers: int) -> dict[int, tuple[str, ...]]
     first = {task: place for place, task in enumerate(by_task(names))}
     for name in names:
         found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
+    if len(first) == len(names):  # copies have to keep apart
+        _relieved(found, len(names) / len(found))
     return {worker: tuple(names) for worker, names in found.items()}
+
+
+def _relieved(found: dict[int, list[str]], share: float) -> None:
+    """A task of the tracker, which hears all workers, counts for a quarter of a share: other workers take that over."""
+
+    def weight(worker: int) -> float:
+        heavy = sum(name.rpartition(".")[0] == AGENT for name in found[worker])
+        return len(found[worker]) + heavy * (share / 4 - 1)
+
+    for worker in [worker for worker in found if weight(worker) > share + 1]:
+        others = [name for name in found[worker] if name.rpartition(".")[0] != AGENT]
+        while weight(worker) > share + 1 and others:
+            found[worker].remove(others[-1])
+            found[min(found, key=weight)].append(others.pop())
 
 
 def _worker_of(shares: Mapping[int, Sequence[str]]) -> dict[str, int]:

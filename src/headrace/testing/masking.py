@@ -23,7 +23,8 @@ PER_SECOND: Final = 100
 RECORDS: Final = 400
 _AT_WORK: Final = 150
 """Records before it are of the start."""
-_KINDS: Final = ("crash", "pause", "lost")
+_LENGTHS_S: Final = {"crash": 0.0, "pause": 5.0, "lost": 5.0, "broker": 0.5}
+"""The failures, and how long they are."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,20 @@ class Masked:
 
     @property
     def limit_s(self) -> float:
-        return self.usual_s + 2 * PACE.beat_s
+        # Nothing can come while queues stand still.
+        return self.usual_s + 2 * PACE.beat_s + (self.fault.length_s if self.fault.kind == "broker" else 0.0)
 
 
 def masked(seed: int, order: str, mode: str = "active") -> Masked:
-    """One worker dies, stands still, or is taken for dead, at any moment. Raises AssertionError if a record is lost."""
+    """One worker dies, stands still, or is taken for dead, or the queues stand still, at any moment.
+
+    Raises AssertionError if a record is lost.
+    """
     setup = Setup(seed, (), 3, 1000, Replication(mode, 2) if mode != "none" else Replication(), step_s=0.0005)
     usual, done = _latencies(order, setup)
     rng = random.Random(f"masked {seed}")
-    kind = rng.choice(_KINDS)
-    fault = Fault(kind, int(done * rng.uniform(0.5, 0.95)), 0.0 if kind == "crash" else 5.0)
+    kind = rng.choice(list(_LENGTHS_S))
+    fault = Fault(kind, int(done * rng.uniform(0.5, 0.95)), _LENGTHS_S[kind])
     with_fault, _ = _latencies(order, Setup(seed, (fault,), 3, 1000, setup.replication, step_s=setup.step_s))
     return Masked(fault, float(np.percentile(usual, 99.9)), float(with_fault.max()))
 

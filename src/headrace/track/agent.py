@@ -12,7 +12,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,6 @@ from headrace.track.rows import Ints
 from headrace.track.sums import Ended, Sums
 from headrace.track.terms import Mode, Notice, Told, Tracking
 from headrace.track.tokens import Words
-
-_SAID: Final = ("producer", "at", "since", "coarse", "promised")
 
 
 def drop_every(tasks: int) -> int:
@@ -64,6 +63,8 @@ class _Taken:
     ids: Words
     """What has ended, at which points."""
     gone: Words
+    is_over: bool
+    """Have all sources ended?"""
 
 
 class Agent:
@@ -104,10 +105,13 @@ class Agent:
         return [notice for report in reports for notice in self._take(report, [report.num_rows])]
 
     def _take(self, batch: pa.RecordBatch, sizes: Sequence[int]) -> list[Notice]:
-        rows, labels = self._rows(batch), batch.column("name")
-        named = np.flatnonzero(rows[8])
-        started = self._named(rows[0][named], labels.take(pa.array(named)))
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        rows, labels = self._rows(batch), batch.columns[-1]
+        named, started = rows[0][:0], dict[int, Any]()
+        if labels.null_count < len(labels):
+            places = np.flatnonzero(rows[8])
+            named = rows[0][places]
+            started = self._named(named, labels.take(pa.array(places)))
+        bounds = np.array([0, *accumulate(sizes)], np.int64)
         found, gone, at = list[Notice](), list[int](), 0
         while at < len(sizes):
             at, taken = self._summed(bounds, rows, at)
@@ -117,25 +121,26 @@ class Agent:
             gone += taken.gone.tolist()
         for word in gone:
             self.memory.names.pop(word, None)
-        # What was told of again, and has ended long ago.
-        there = self.sums.index.rows_of(rows[0][named]) >= 0
-        for word in rows[0][named][~there].tolist():
-            self.memory.names.pop(word, None)
+        if len(named):
+            # What was told of again, and has ended long ago.
+            for word in named[self.sums.index.rows_of(named) < 0].tolist():
+                self.memory.names.pop(word, None)
         return found
 
     def _rows(self, batch: pa.RecordBatch) -> tuple[Any, ...]:
         """As kernels want them."""
-        producer, at, since, coarse, promised = (batch.column(name).to_numpy() for name in _SAID)
-        words = batch.column("id").to_numpy().view(np.uint64)
-        values: Words = np.empty((len(words), self.tracking.groups), np.uint64)
-        for group in range(self.tracking.groups):
-            values[:, group] = batch.column(f"value_{group}").to_numpy().view(np.uint64)
-        names = batch.column("name")
-        is_named = np.array(names.is_valid())
-        ticks: Ints = np.zeros(len(words), np.int64)
-        if self.tracking.mode == Mode.RISING and names.null_count < len(words):
-            ticks = as_numbers(names).fill_null(0).to_numpy().copy()
-        return words, producer, at, since, coarse, promised, values, ticks, is_named
+        *columns, names = batch.columns
+        producer, ids, at, since, coarse, promised, *words = [column.to_numpy() for column in columns]
+        values: Words = np.empty((len(ids), self.tracking.groups), np.uint64)
+        for group, column in enumerate(words):
+            values[:, group] = column.view(np.uint64)
+        ticks: Ints = np.zeros(len(ids), np.int64)
+        is_named: npt.NDArray[np.bool_] = np.zeros(len(ids), np.bool_)
+        if names.null_count < len(ids):
+            is_named = np.array(names.is_valid())
+            if self.tracking.mode == Mode.RISING:
+                ticks = as_numbers(names).fill_null(0).to_numpy().copy()
+        return ids.view(np.uint64), producer, at, since, coarse, promised, values, ticks, is_named
 
     def _named(self, ids: Words, labels: pa.Array) -> dict[int, Any]:
         """Those that are new."""
@@ -160,7 +165,7 @@ class Agent:
         )
         touched: Ints = np.empty(count, np.int64)
         out = (np.empty(most * points, np.int64), np.empty(most * points, np.uint64), np.empty(most, np.uint64))
-        results = np.array([0, -1, sums.opened, sums.reports, 0, 0, at], np.int64)
+        results = np.array([0, -1, sums.opened, sums.reports, 0, 0, at, 0], np.int64)
         if not self._is_plain:
             bounds = bounds[: at + 2]
         judging.take_reports(
@@ -171,7 +176,7 @@ class Agent:
         told = slice(int(results[judging.ENDED]))
         return int(results[judging.NEXT]), _Taken(
             int(results[judging.BROKEN]), touched[: results[judging.TOUCHED]], out[0][told], out[1][told],
-            out[2][: results[judging.GONE]],
+            out[2][: results[judging.GONE]], bool(results[judging.OVER]),
         )  # fmt: skip
 
     def _broken(self, report: pa.RecordBatch, rows: tuple[Any, ...], at: int) -> SubstreamBroken:
@@ -187,7 +192,7 @@ class Agent:
         """Notices of what was taken."""
         if started and not self._is_plain:
             yield from self._begun(started, taken)
-        for number in range(len(self._points)):
+        for number in range(len(self._points)) if len(taken.ids) else ():
             ids = taken.ids[taken.points == number]
             if len(ids):
                 yield self._ended(number, ids)
@@ -201,7 +206,7 @@ class Agent:
                     yield from self._up_to(number)
             gone = self._forget()
         yield from self._dropped(gone)
-        if self._over_count() == len(self.tracking.sources) and not all(self.memory.over):
+        if taken.is_over and not all(self.memory.over):
             yield from self._over()
 
     def _begun(self, started: dict[int, Any], taken: _Taken) -> Iterator[Notice]:
@@ -235,9 +240,6 @@ class Agent:
                 if is_empty and (self.tracking.mode == Mode.WHENEVER or told.all()):
                     self.memory.over[number] = True
                     yield Notice(number, Told.OVER)
-
-    def _over_count(self) -> int:
-        return int(self.memory.sources[self._is_source, 2].sum())
 
     def _below(self) -> int:
         sources = self.memory.sources[self._is_source]

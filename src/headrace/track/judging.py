@@ -20,7 +20,7 @@ _NOTHING = np.uint64(0)
 _EACH_MARKER, _RISING, _WHENEVER, _MARKER = 2, 3, 4, 1  # terms.Mode
 
 # What a call says of itself: `results`.
-TOUCHED, BROKEN, OPENED, REPORTS, ENDED, GONE, NEXT = range(7)
+TOUCHED, BROKEN, OPENED, REPORTS, ENDED, GONE, NEXT, OVER = range(8)
 # The columns of numbers behind those of OPEN_COLUMNS.
 PAIRS, TICK, HAS_TICK, RANKED = 7, 8, 9, 10
 
@@ -57,6 +57,7 @@ def take_reports(
             if words[r] == _NOTHING:
                 _hear(said, is_source, producer[r], report[3][r], report[4][r], report[5][r])
         over, below = _heard(said, is_source)
+        results[OVER] = over == count
         if mode == _RISING:
             is_for_all = below > was_below
         else:

@@ -135,7 +135,7 @@ class Sums:
             np.array([0, count], np.int64), report, sources, rows, pairs, Ended().arrays(0),
             np.zeros((0, self.groups), np.bool_), self.counted, np.zeros(4, np.int64), np.empty(count, np.int64),
             (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint64)),
-            np.array([0, -1, 0, 0, 0, 0, 0], np.int64),
+            np.array([0, -1, 0, 0, 0, 0, 0, 0], np.int64),
         )  # fmt: skip
         found = self.index.rows_of(opened["id"])
         for at, name in enumerate(OPEN_COLUMNS):
