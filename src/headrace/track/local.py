@@ -105,6 +105,10 @@ class LocalTable:
         """
         self._meaning, self._groups, self._salt = meaning, groups, salt
         self._hold_group, self._holds_all, self._forgets = hold_group, holds_all, forgets
+        # At a source a substream may begin with a record that a stage keeps; anywhere, with one that is sent.
+        begins = {Note.OPENED, Note.OPENED_AND_SENT}
+        begins |= ({Note.HELD} if forgets else set()) | ({Note.SENT} if meaning.opens_anywhere else set())
+        self._begins = np.array([kind in begins for kind in Note])
         self._index = RowIndex()
         self._values: Words = np.zeros((len(self._index.ids), groups), np.uint64)
         self._numbers: Ints = np.zeros((len(self._index.ids), 4), np.int64)
@@ -265,10 +269,7 @@ class LocalTable:
         self._due = np.concatenate([self._due, due[: results[0]]])
         kinds = np.repeat(pieces[:, 0], pieces[:, 3])
         new = born[: results[1]]
-        # At a source a substream may begin with a record that a stage keeps; anywhere, with one that is sent.
-        begun = {Note.OPENED, Note.OPENED_AND_SENT}
-        begun |= ({Note.HELD} if self._forgets else set()) | ({Note.SENT} if self._meaning.opens_anywhere else set())
-        new = new[np.isin(kinds[new], list(begun))]
+        new = new[self._begins[kinds[new]]]
         if len(new):
             born_labels = labels.take(pa.array(new))
             self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))

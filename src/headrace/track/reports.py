@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,6 @@ import pyarrow as pa
 
 from headrace.track.local import Said
 from headrace.track.rows import Ints
-from headrace.track.tokens import Words
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class TaskSaid:
     is_over: bool = False
 
 
+@functools.lru_cache(maxsize=64)
 def report_schema(groups: int, label: pa.DataType) -> pa.Schema:
     plain = ("producer", "id", "at", "since", "coarse")
     fields = [pa.field(name, pa.int64()) for name in plain]
@@ -49,39 +50,26 @@ def report_schema(groups: int, label: pa.DataType) -> pa.Schema:
 
 def report_of(tasks: Sequence[TaskSaid], groups: int, label: pa.DataType, shard: int = 0, shards: int = 1) -> Any:
     """The rows of those substreams that the shard has. One row more for each task."""
-    parts = [_rows(task, groups, shard, shards) for task in tasks]
-    arrays = [pa.array(np.concatenate([part[at] for part in parts])) for at in range(6)]
-    arrays += [
-        pa.array(np.concatenate([part[6][:, group] for part in parts]).view(np.int64)) for group in range(groups)
+    shares = [
+        slice(None) if shards == 1 else np.flatnonzero(task.said.ids % np.uint64(shards) == shard) for task in tasks
     ]
-    has_names = any(task.said.names for task in tasks)
-    names = [name for part in parts for name in part[7]] if has_names else []
-    arrays.append(pa.array(names, label) if has_names else pa.nulls(len(arrays[0]), label))
+    ids = [task.said.ids[own] for task, own in zip(tasks, shares, strict=True)]
+    count = len(tasks) + sum(len(each) for each in ids)
+    columns: Ints = np.zeros((5 + groups, count), np.int64)
+    promised: npt.NDArray[np.uint8] = np.empty(count, np.uint8)
+    names: list[Any] = []
+    start = 0
+    for task, own, words in zip(tasks, shares, ids, strict=True):
+        said, stop = task.said, start + 1 + len(words)
+        rows = slice(start + 1, stop)
+        columns[:5, start] = task.producer, 0, task.step, task.below, task.coarse
+        columns[0, rows], columns[1, rows] = task.producer, words.view(np.int64)
+        columns[2, rows], columns[3, rows], columns[4, rows] = said.at[own], said.since[own], said.coarse[own]
+        columns[5:, rows] = said.values[own].view(np.int64).T
+        promised[start], promised[rows] = task.is_over, said.promised[own]
+        names += [None, *([said.names.get(word) for word in words.tolist()] if said.names else [None] * len(words))]
+        start = stop
+    arrays = [pa.array(column) for column in columns]
+    labels = pa.array(names, label) if any(task.said.names for task in tasks) else pa.nulls(count, label)
+    arrays = [*arrays[:5], pa.array(promised), *arrays[5:], labels]
     return pa.RecordBatch.from_arrays(arrays, schema=report_schema(groups, label))
-
-
-def _rows(task: TaskSaid, groups: int, shard: int, shards: int) -> tuple[Any, ...]:
-    said = task.said
-    own = slice(None) if shards == 1 else np.flatnonzero(said.ids % np.uint64(shards) == shard)
-    ids = said.ids[own]
-
-    def column(first: int, values: Any) -> Ints:
-        found: Ints = np.empty(len(ids) + 1, np.int64)
-        found[0], found[1:] = first, values
-        return found
-
-    promised: npt.NDArray[np.uint8] = np.empty(len(ids) + 1, np.uint8)
-    promised[0], promised[1:] = task.is_over, said.promised[own]
-    values: Words = np.zeros((len(ids) + 1, groups), np.uint64)
-    values[1:] = said.values[own]
-    names = [None, *([said.names.get(key) for key in ids.tolist()] if said.names else [None] * len(ids))]
-    return (
-        column(task.producer, task.producer),
-        column(0, ids.view(np.int64)),
-        column(task.step, said.at[own]),
-        column(task.below, said.since[own]),
-        column(task.coarse, said.coarse[own]),
-        promised,
-        values,
-        names,
-    )
