@@ -3,7 +3,7 @@ leads to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,12 +46,7 @@ def region_of(plan: Plan) -> Region | None:
     assert isinstance(stage, AgentStage)
     vertices = [edge.vertex for edge in plan.edges if edge.consumer == AGENT]
     names, targets, own = _points(plan)
-    follows = {
-        name: [e.consumer for e in plan.edges if e.vertex == name and e.consumer in vertices and not e.notices]
-        for name in vertices
-    }
-    reach = {name: _reached(name, follows) for name in vertices}
-    leads = {name: frozenset(k for k, aims in enumerate(targets) if reach[name] & aims) for name in vertices}
+    follows, leads = _ways(plan, vertices, targets)
     held = {
         name: frozenset().union(*(leads[n] for n in follows[name]), [k for k, of in enumerate(own) if of == name])
         for name in vertices
@@ -67,8 +62,7 @@ def region_of(plan: Plan) -> Region | None:
     sources = tuple(n for n, task in enumerate(tasks) if plan.graph.node(task.vertex.name).source is not None)
     # Where one of several source tasks promises for all, the others may not have told yet what they gave.
     counted = _counted(plan, passing) if mode != Mode.MARKER or len(sources) == 1 else []
-    aims = dict.fromkeys([*leads.values(), *filter(None, held.values())])
-    groups = {each: number for number, each in enumerate(aims)}
+    groups = {e: number for number, e in enumerate(dict.fromkeys([*leads.values(), *filter(None, held.values())]))}
     counting = {each: len(groups) + number for number, each in enumerate(dict.fromkeys(leads[n] for n in counted))}
     arrows = {node.name: a.tracked for node in plan.graph.nodes for a in node.inputs if a.tracked is not None}
     points = tuple(
@@ -96,6 +90,19 @@ def region_of(plan: Plan) -> Region | None:
         frozenset(passing),
         {name: counting[leads[name]] for name in vertices if name in counted},
     )
+
+
+def _ways(
+    plan: Plan, vertices: Sequence[str], targets: Sequence[frozenset[str]]
+) -> tuple[dict[str, list[str]], dict[str, frozenset[int]]]:
+    """What follows each vertex, and the points that it leads to."""
+    follows = {
+        name: [e.consumer for e in plan.edges if e.vertex == name and e.consumer in vertices and not e.notices]
+        for name in vertices
+    }
+    reach = {name: _reached(name, follows) for name in vertices}
+    leads = {name: frozenset(k for k, aims in enumerate(targets) if reach[name] & aims) for name in vertices}
+    return follows, leads
 
 
 def _counted(plan: Plan, passing: set[str]) -> list[str]:

@@ -51,9 +51,8 @@ def fold_pieces(
 ) -> None:  # fmt: skip
     """`results`: how many rows are newly due, how many were born, what is broken, and where."""
     hold_group, holds_all, salt, coarse, anywhere = setting[0], setting[1], setting[2], setting[3], setting[4]
-    place = 0
     # Records of one substream often follow one another.
-    last, row = np.uint64(0), np.int64(-1)
+    place, last, row = 0, np.uint64(0), np.int64(-1)
     for p in range(len(pieces)):
         kind, channel, first = pieces[p, 0], pieces[p, 1], pieces[p, 2]
         count, group, start, stop = pieces[p, 3], pieces[p, 4], pieces[p, 5], pieces[p, 6]
