@@ -115,9 +115,11 @@ def _relieved(found: dict[int, list[str]], share: float) -> None:
 
     for worker in [worker for worker in found if weight(worker) > share + 1]:
         others = [name for name in found[worker] if name.rpartition(".")[0] != AGENT]
-        while weight(worker) > share + 1 and others:
+        lightest = min(found, key=weight)
+        while others and weight(worker) > weight(lightest) + 1:
             found[worker].remove(others[-1])
-            found[min(found, key=weight)].append(others.pop())
+            found[lightest].append(others.pop())
+            lightest = min(found, key=weight)
 
 
 def _worker_of(shares: Mapping[int, Sequence[str]]) -> dict[str, int]:

@@ -1,4 +1,5 @@
 """When a worker reports on substreams: what its tasks have to say goes in one frame, some milliseconds after it began.
+Where substreams begin and where ends are waited for, it goes at once, if none went in the milliseconds before.
 
 A sink that shows its records at a commit has not received them before: its task reports when the commit is safe.
 """
@@ -32,6 +33,7 @@ class SubstreamReports:
         self._unsaid: dict[str, TaskSaid] = {}
         self._again: list[TaskSaid] = []
         self._began_s: float | None = None
+        self._sent_s = -math.inf
         self._now = 0.0
         self._beaten = NO_TIME
         self.coarse = NO_TIME
@@ -67,7 +69,7 @@ class SubstreamReports:
             self._began_s = None
             return []
         self._began_s = self._now if self._began_s is None else self._began_s
-        if self._now - self._began_s < self._region.tracked.flush_s:
+        if self._now - max(self._began_s, self._sent_s) < self._region.tracked.flush_s:
             return []
         return self._said([name for name in self._tasks if self._is_due(name)])
 
@@ -82,11 +84,18 @@ class SubstreamReports:
         names = [n for n in self._tasks if self._is_due(n) or (n in sources and not self._tasks[n].finished)]
         return self._said(names) if names else []
 
-    def full(self, task: Task) -> list[Effect]:
-        """So much was noted of this one that it is better not to wait."""
-        if task.tracking is None or task.tracking.table.noted_rows < _MOST_ROWS or task.name in self._waits:
+    def after(self, task: Task) -> list[Effect]:
+        """It has worked. Was so much noted, or is it of such interest, that it is better not to wait?"""
+        if self._region is None or task.name not in self._tasks or not self._is_due(task.name):
             return []
-        return self._said([task.name])
+        tracking = task.tracking
+        assert tracking is not None
+        if tracking.table.noted_rows >= _MOST_ROWS:
+            return self._said([task.name])
+        is_end = tracking.is_source or tracking.reader is not None
+        if is_end and self._now - self._sent_s >= self._region.tracked.flush_s:
+            return self._said([name for name in self._tasks if self._is_due(name)])
+        return []
 
     def asked(self) -> list[Effect]:
         """It is to be known whether all has been said."""
@@ -116,7 +125,7 @@ class SubstreamReports:
         )
 
     def _said(self, names: list[str], is_asked: bool = False) -> list[Effect]:
-        self._began_s = None
+        self._began_s, self._sent_s = None, self._now
         tasks = [self._tasks[name].tracking for name in names if not self._tasks[name].finished]
         return self._sent([tracking.said() for tracking in tasks if tracking is not None], is_asked)
 

@@ -161,7 +161,7 @@ class Worker:
             return self._arrived(self._by_inbox[stimulus.queue], stimulus)
         if isinstance(stimulus, Fed):
             task = self.tasks[stimulus.task]
-            return [*self._said(task, task.feed(stimulus.feed, self._reports.coarse)), *self._reports.full(task)]
+            return [*self._said(task, task.feed(stimulus.feed, self._reports.coarse)), *self._reports.after(task)]
         if isinstance(stimulus, Saved):
             return self._saved(stimulus)
         if isinstance(stimulus, Looked):
@@ -178,10 +178,10 @@ class Worker:
     def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
         if arrived.queue == task.plan.inbox:
             effects = self._said(task, task.take(arrived.entries))
-            return [*effects, Acknowledge(arrived.queue, task.position), *self._reports.full(task)]
+            return [*effects, Acknowledge(arrived.queue, task.position), *self._reports.after(task)]
         # What a merge keeps is no reason to send it less: it may be waiting for just this path.
         effects = self._said(task, task.take_path(arrived.queue, arrived.entries))
-        return [*effects, Acknowledge(arrived.queue, arrived.entries[-1].next), *self._reports.full(task)]
+        return [*effects, Acknowledge(arrived.queue, arrived.entries[-1].next), *self._reports.after(task)]
 
     def _ticked(self, now_s: float) -> list[Effect]:
         self._now = now_s
