@@ -21,6 +21,7 @@ _HEAD_INCHES: Final = 1.9
 _CHART_INCHES: Final = 4.2
 _MOST_MARKS: Final = 60
 _TITLE_LETTERS: Final = 34
+_MOST_RATIOS: Final = 12
 _RATIO_LETTERS: Final = 100
 _LINES: Final = ("#a8a29e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7e22ce")
 
@@ -57,7 +58,9 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     title = report["title"] + (" (QUICK run: small sizes)" if report["quick"] else "")
-    ratios = ",  ".join(f"{name} {value:.3g}" for name, value in report["ratios"].items())
+    # Those that have targets, where there are many.
+    shown = report["ratios"] if len(report["ratios"]) <= _MOST_RATIOS else report["targets"]
+    ratios = ",  ".join(f"{name} {report['ratios'][name]:.3g}" for name in shown)
     picture.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=_INK)
     axes.set_title(f"\n\n{textwrap.fill(ratios, _RATIO_LETTERS)}", loc="right", fontsize=9.5, color=_SOFT)
     picture.tight_layout()

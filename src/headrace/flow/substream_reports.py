@@ -69,7 +69,7 @@ class SubstreamReports:
             self._began_s = None
             return []
         self._began_s = self._now if self._began_s is None else self._began_s
-        if self._now - max(self._began_s, self._sent_s) < self._region.tracked.flush_s:
+        if self._now - self._began_s < self._region.tracked.flush_s:
             return []
         return self._said([name for name in self._tasks if self._is_due(name)])
 
@@ -93,7 +93,8 @@ class SubstreamReports:
         if tracking.table.noted_rows >= _MOST_ROWS:
             return self._said([task.name])
         is_end = tracking.is_source or tracking.reader is not None
-        if is_end and self._now - self._sent_s >= self._region.tracked.flush_s:
+        # A tick sees that there is something, the next one sends it: no more often than that.
+        if is_end and self._now - self._sent_s >= 2 * self._region.tracked.flush_s:
             return self._said([name for name in self._tasks if self._is_due(name)])
         return []
 
