@@ -6,7 +6,8 @@ of a substream says so. Who has to know of its end:
 - *punctuations*: every task sends one to all tasks of the next step when it has it from all before it;
 - *reports of every step*: `.tracked()`, where all tasks report what they sent and received, as in the paper, and each
   worker sends what its tasks say in one frame (the paper's local agent; `flush_s` is 5 ms);
-- *tokens passed on*: the same with steps that are `one_to_one`: records keep their tokens, and steps tell nothing.
+- *counted*: the same with steps that are `one_to_one`: records carry nothing, steps tell nothing, and all has come when
+  as many have come as the source gave.
 
 Messages and latencies are of clusters that are not here: the real workers in virtual time
 (`bench/support/virtual_cluster.py`), where each thing costs the time of the processor that it just took. Every run
@@ -45,9 +46,9 @@ NAMES: Final[dict[System, str]] = {
     "none": "untracked",
     "punctuations": "punctuations",
     "tracked": "Headrace, reports of every step",
-    "passed on": "Headrace, tokens passed on",
+    "counted": "Headrace, counted",
 }
-SUFFIXES: Final[dict[System, str]] = {"punctuations": "_punctuations", "tracked": "", "passed on": "_passing"}
+SUFFIXES: Final[dict[System, str]] = {"punctuations": "_punctuations", "tracked": "", "counted": "_counted"}
 RECORDS_A_SECOND: Final = "records/s"
 MESSAGES: Final = "messages"
 ITEMS: Final = 50_000
@@ -108,9 +109,9 @@ class Sizes:
     @property
     def runs(self) -> list[tuple[System, int, int]]:
         """What is run on Spark: system, granularity, work of a step."""
-        tracking: tuple[System, ...] = ("passed on", "tracked")
+        tracking: tuple[System, ...] = ("counted", "tracked")
         found = [(system, grain, 0) for system in tracking for grain in self.grains]
-        return [("none", 0, 0), *found, ("none", 0, SINES), ("passed on", 10, SINES), ("tracked", 10, SINES)]
+        return [("none", 0, 0), *found, ("none", 0, SINES), ("counted", 10, SINES), ("tracked", 10, SINES)]
 
     @property
     def steps(self) -> int:
@@ -127,17 +128,17 @@ class Sizes:
 
 FULL: Final = Sizes(
     {"steps": (10, 30, 100), "workers": (10, 15, 20), "granularity": (1, 10, 100)},
-    {"punctuations": 4, "tracked": 12, "passed on": 12},
+    {"punctuations": 4, "tracked": 12, "counted": 12},
     (200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 8_000, 12_000), 0.3,
     (
-        ("none", 1, 3), ("passed on", 1, 3), ("passed on", 10, 1), ("tracked", 1, 1), ("tracked", 10, 1),
+        ("none", 1, 3), ("counted", 1, 3), ("counted", 10, 1), ("tracked", 1, 1), ("tracked", 10, 1),
         ("punctuations", 1, 1), ("punctuations", 10, 1), ("punctuations", 50, 1),
     ), 4_000_000, (1, 10, 100, 1000), 3,
 )  # fmt: skip
 QUICK: Final = Sizes(
     {"steps": (10, 30), "workers": (10, 15), "granularity": (1, 10)},
-    {"punctuations": 2, "tracked": 4, "passed on": 4},
-    (500, 6_000), 0.05, (("none", 1, 1), ("passed on", 1, 1)), 200_000, (10, 100), 1,
+    {"punctuations": 2, "tracked": 4, "counted": 4},
+    (500, 6_000), 0.05, (("none", 1, 1), ("counted", 1, 1)), 200_000, (10, 100), 1,
 )  # fmt: skip
 
 
@@ -177,7 +178,7 @@ def look(system: System, place: dict[str, int], count: int, costs: Costs, is_rea
     cluster = rr.run(costs, is_real=is_real)
     frames, ms = cluster.tally.service_frames, rr.notification_ms(cluster)
     # Runs are too short for it: a frame to each task of a step that reports, every so often.
-    told = {"tracked": rr.steps * rr.workers, "passed on": rr.workers}.get(system, 0)
+    told = {"tracked": rr.steps * rr.workers, "counted": rr.workers}.get(system, 0)
     forgotten = told / drop_every(rr.steps * rr.workers + 1)
     return Seen(
         (frames["reports"] + frames["punctuations"]) / count,
@@ -230,15 +231,15 @@ def tell(bench: Bench, system: System, place: dict[str, int], seen: Seen) -> Non
 
 def at_defaults(bench: Bench, seen: dict[System, Seen], sizes: Sizes, costs: Costs) -> None:
     theirs, ours = seen["punctuations"], seen["tracked"]
-    for system in ("tracked", "passed on"):
+    for system in ("tracked", "counted"):
         bench.ratio(f"messages_saved{SUFFIXES[system]}", theirs.messages / seen[system].messages)
     tasks = DEFAULTS["steps"] * DEFAULTS["workers"]
     bench.ratio("messages_saved_if_all_tasks_were_told", theirs.messages / (ours.reports + tasks + ours.forgotten))
     bench.ratio("latency_over_punctuations", ours.ms[0] / theirs.ms[0])
     bench.say(
         f"For each substream: punctuations {theirs.messages:,.0f}; reports {ours.reports:.1f} + notices "
-        f"{ours.notices:.1f} + to forget {ours.forgotten:.2f}, and with tokens passed on reports "
-        f"{seen['passed on'].reports:.1f}"
+        f"{ours.notices:.1f} + to forget {ours.forgotten:.2f}, and where records are counted reports "
+        f"{seen['counted'].reports:.1f}"
     )
     free = {}
     for system in SUFFIXES:
@@ -279,7 +280,7 @@ def raced_name(system: System, grain: int) -> str:
 
 def kept_name(system: System, grain: int) -> str:
     """The one with a target is `throughput_kept`."""
-    what = {"passed on": "", "tracked": "_every_step_reports", "punctuations": "_punctuations"}[system]
+    what = {"counted": "", "tracked": "_every_step_reports", "punctuations": "_punctuations"}[system]
     return f"throughput_kept{what}" + (f"_{grain}" if grain > 1 else "")
 
 
@@ -325,7 +326,7 @@ def on_spark(bench: Bench, sizes: Sizes) -> None:
         what = (f", granularity {grain}" if grain else "") + (", with work" if sines else "")
         bench.figure(NAMES[system], f"Spark{what}", rate, RECORDS_A_SECOND)
     bench.curve(BY_GRAIN, NAMES["none"], [(grain, rates["none", 0, 0]) for grain in sizes.grains])
-    for system in ("tracked", "passed on"):
+    for system in ("tracked", "counted"):
         bench.curve(BY_GRAIN, NAMES[system], [(grain, rates[system, grain, 0]) for grain in sizes.grains])
     for (system, grain, sines), rate in rates.items():
         if system != "none":

@@ -21,7 +21,7 @@ from headrace.model.frames import Frame, Kind
 from headrace.track.terms import Told
 
 Floats = npt.NDArray[np.float64]
-System = Literal["none", "punctuations", "tracked", "passed on"]
+System = Literal["none", "punctuations", "tracked", "counted"]
 
 OUT: Final = "out"
 """The sink of RR-N; of punctuations, each task gets one of them for each substream, behind its records."""
@@ -85,7 +85,7 @@ class RoundRobin:
 
     @property
     def is_tracked(self) -> bool:
-        return self.system in ("tracked", "passed on")
+        return self.system in ("tracked", "counted")
 
     @property
     def substreams(self) -> int:
@@ -140,8 +140,8 @@ class RoundRobin:
             told, sides = self._tracked(last), {NOTICES: _ENDED}
             return flow.stage(name, _Informed, told, parallelism=width, route=in_turn, sides=sides)
         if self.system != "punctuations":
-            passes_on = self.system == "passed on"
-            return flow.stage(name, self.step, last, parallelism=width, route=in_turn, one_to_one=passes_on)
+            is_counted = self.system == "counted"
+            return flow.stage(name, self.step, last, parallelism=width, route=in_turn, one_to_one=is_counted)
         passes = PassOn(1 if step == 1 else self.workers, self.workers if step < self.steps else 0, self.aligned)
         return flow._stage(name, passes, (last,), self.workers, hr.custom(to_target), None, {})
 

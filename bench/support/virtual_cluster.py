@@ -13,7 +13,6 @@ network have the measured costs in any case.
 
 from __future__ import annotations
 
-import gc
 import heapq
 import time
 from collections import Counter
@@ -28,7 +27,7 @@ from bench.support.virtual_costs import Costs, whole
 from headrace.flow import effects as fx
 from headrace.flow.coordinator import Coordinator
 from headrace.flow.graph import Graph
-from headrace.flow.host import BATCH_RECORDS
+from headrace.flow.host import BATCH_RECORDS, few_pauses
 from headrace.flow.io import Opening, SplitReader
 from headrace.flow.plan import Plan, make_plan
 from headrace.flow.queue_ends import QueueEnd
@@ -205,7 +204,7 @@ class VirtualCluster:
 
     def run(self) -> float:
         """Seconds of virtual time until the flow is over."""
-        with _one_heap() if self.is_real else _as_they_are():
+        with few_pauses() if self.is_real else _as_they_are():
             self._act(self._coordinator.start(0.0))
             self._tick_driver()
             while not self._over:
@@ -284,17 +283,6 @@ class VirtualCluster:
 def _tick_s(plan: Plan) -> float:
     """As `flow/host.py` has it."""
     return 0.01 if plan.region is None else min(0.01, max(plan.region.tracked.flush_s, 0.001))
-
-
-@contextmanager
-def _one_heap() -> Iterator[None]:
-    """Here all machines share a heap. No machine is to spend time on the garbage of all."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.flow.graph import reached
 from headrace.flow.regions import AGENT, GONE, AgentStage
 from headrace.flow.routing import Broadcast
 from headrace.flow.substreams import Tracked
@@ -100,7 +101,7 @@ def _ways(
         name: [e.consumer for e in plan.edges if e.vertex == name and e.consumer in vertices and not e.notices]
         for name in vertices
     }
-    reach = {name: _reached(name, follows) for name in vertices}
+    reach = {name: reached([name], follows.__getitem__) for name in vertices}
     leads = {name: frozenset(k for k, aims in enumerate(targets) if reach[name] & aims) for name in vertices}
     return follows, leads
 
@@ -166,14 +167,3 @@ def _points(plan: Plan) -> tuple[list[str], list[frozenset[str]], list[str | Non
         targets.append(frozenset([vertex_of[ends[0]], *(vertex_of[name] for name in readers)]))
         own.append(vertex_of[ends[0]])
     return names, targets, own
-
-
-def _reached(name: str, follows: Mapping[str, list[str]]) -> frozenset[str]:
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += follows[each]
-    return frozenset(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -84,3 +84,15 @@ class Graph:
 
     def consumers(self, name: str) -> list[tuple[Node, Input]]:
         return [(node, arrow) for node in self.nodes for arrow in node.inputs if arrow.node == name]
+
+
+def reached(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """All that can be reached from these names, with themselves."""
+    found: set[str] = set()
+    waiting = [*starts]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += following(each)
+    return found

@@ -92,7 +92,7 @@ def run_worker(setup: WorkerSetup) -> None:
     try:
         host = Host(setup)
         try:
-            with _few_pauses():
+            with few_pauses():
                 host.run()
         finally:
             host.close()
@@ -106,7 +106,7 @@ def run_worker(setup: WorkerSetup) -> None:
 
 
 @contextmanager
-def _few_pauses() -> Iterator[None]:
+def few_pauses() -> Iterator[None]:
     """What is loaded by now stays: to look through all of it for garbage stops the worker for 30 to 60 ms."""
     gc.collect()
     gc.freeze()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.flow.graph import Graph, Node, Ordering
+from headrace.flow.graph import Graph, Node, Ordering, reached
 from headrace.flow.routing import Broadcast
 from headrace.order.columns import Keys, part_width
 
@@ -74,14 +74,7 @@ def carried(graph: Graph) -> Carried:
 
 
 def _up_from(graph: Graph, name: str) -> set[str]:
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += [arrow.node for arrow in graph.node(each).inputs if not arrow.notices]
-    return found
+    return reached([name], lambda each: [arrow.node for arrow in graph.node(each).inputs if not arrow.notices])
 
 
 def _check(graph: Graph, node: Node, ordering: Ordering) -> None:

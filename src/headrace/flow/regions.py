@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.errors import FlowError
-from headrace.flow.graph import Graph, Input, Node
+from headrace.flow.graph import Graph, Input, Node, reached
 from headrace.flow.operators import Behaviour, Identity, Operator, Outputs, Shape
 from headrace.flow.routing import Broadcast, Forward, Rebalance
 from headrace.flow.substreams import Tracked
@@ -188,12 +188,12 @@ def _region(graph: Graph, heads: Mapping[str, str]) -> list[str]:
     """The heads of all vertices from which something tracked can be reached."""
     waiting = [node.name for node in graph.nodes if any(a.tracked for a in node.inputs) and not _is_ends(node)]
     waiting += [arrow.of[0] for node in graph.nodes for arrow in node.inputs if arrow.of is not None]
-    found: set[str] = set()
-    while waiting:
-        head = heads[waiting.pop()]
-        if head not in found:
-            found.add(head)
-            waiting += [arrow.node for arrow in graph.node(head).inputs if not arrow.notices and arrow.node != AGENT]
+
+    def before(head: str) -> list[str]:
+        arrows = [arrow for arrow in graph.node(head).inputs if not arrow.notices and arrow.node != AGENT]
+        return [heads[arrow.node] for arrow in arrows]
+
+    found = reached([heads[name] for name in waiting], before)
     for name in found:
         for node in graph.nodes:
             if heads[node.name] == name and _is_ends(node):

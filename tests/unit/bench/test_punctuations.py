@@ -224,7 +224,7 @@ def test_every_punctuation_is_a_message_and_those_of_the_own_machine_are_told_ap
     assert set(tally.service) == {"punctuations"}
 
 
-@pytest.mark.parametrize(("system", "reporting"), [("tracked", 13), ("passed on", 4)])
+@pytest.mark.parametrize(("system", "reporting"), [("tracked", 13), ("counted", 4)])
 def test_frames_that_are_there_for_tracking_are_counted_but_not_those_of_the_end(system: Any, reporting: int) -> None:
     rr = RoundRobin(system, steps=4, workers=3, granularity=5, records=52)
     tally = rr.run(CHEAP).tally
@@ -235,8 +235,8 @@ def test_frames_that_are_there_for_tracking_are_counted_but_not_those_of_the_end
     assert frames_of["notices"] == 11 * 3
 
 
-def test_tokens_that_are_passed_on_take_fewer_reports() -> None:
-    every, passed = (RoundRobin(s, steps=8, workers=8, records=100).run(CHEAP).tally for s in ("tracked", "passed on"))
+def test_records_that_are_counted_take_fewer_reports() -> None:
+    every, passed = (RoundRobin(s, steps=8, workers=8, records=100).run(CHEAP).tally for s in ("tracked", "counted"))
     assert passed.service_frames["reports"] < every.service_frames["reports"] / 2
 
 
@@ -304,7 +304,7 @@ def test_the_same_run_twice_is_the_same_to_the_last_bit_and_leaves_no_trace(syst
     assert (frames.encode, frames.decode) == (encode, decode)
 
 
-@pytest.mark.parametrize("system", ["punctuations", "tracked", "passed on"])
+@pytest.mark.parametrize("system", ["punctuations", "tracked", "counted"])
 def test_with_real_costs_frames_are_bytes_and_the_answers_are_the_same(system: Any) -> None:
     rr = RoundRobin(system, steps=3, workers=2, granularity=4, records=20)
     real = rr.run(CHEAP, is_real=True)
