@@ -65,15 +65,11 @@ def region_of(plan: Plan) -> Region | None:
     counted = _counted(plan, passing) if mode != Mode.MARKER or len(sources) == 1 else []
     groups = {e: number for number, e in enumerate(dict.fromkeys([*leads.values(), *filter(None, held.values())]))}
     counting = {each: len(groups) + number for number, each in enumerate(dict.fromkeys(leads[n] for n in counted))}
+    charged = [*groups.items(), *counting.items()]
     arrows = {node.name: a.tracked for node in plan.graph.nodes for a in node.inputs if a.tracked is not None}
     points = tuple(
-        Point(
-            name,
-            tuple(number for group, number in (*groups.items(), *counting.items()) if k in group),
-            arrows[name].starts,
-            arrows[name].is_firm and own[k] is None,
-        )
-        for k, name in enumerate(names)
+        Point(name, tuple(n for group, n in charged if k in group), how.starts, how.is_firm and own[k] is None)
+        for k, (name, how) in enumerate((name, arrows[name]) for name in names)
     )
     tracking = Tracking(
         len(groups) + len(counting), points, tuple(task.name for task in tasks), sources, stage.label, mode,

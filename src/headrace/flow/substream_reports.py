@@ -27,7 +27,7 @@ class SubstreamReports:
     def __init__(self, plan: Plan, tasks: Mapping[str, Task]):
         self._plan = plan
         self._region = plan.region
-        # Those that pass tokens on have nothing to say.
+        # Those that pass records on have nothing to say.
         self._tasks = {n: task for n, task in tasks.items() if task.tracking and not task.tracking.is_passing}
         self._waits = {name for name, task in self._tasks.items() if task.tracking and task.tracking.says_after_commits}
         self._unsaid: dict[str, TaskSaid] = {}

@@ -50,16 +50,12 @@ class TaskTracking:
         )
         self.holds = held >= 0
         self.is_passing = vertex in region.passing
-        self._counted = (
-            {}
-            if self.is_passing
-            else {
-                edge.channel(producer, task.index): region.counted[edge.vertex]
-                for edge in plan.edges
-                if edge.consumer == vertex and edge.vertex in region.counted
-                for producer in range(edge.producers)
-            }
-        )
+        self._counted = {
+            edge.channel(producer, task.index): region.counted[edge.vertex]
+            for edge in plan.edges
+            if edge.consumer == vertex and edge.vertex in region.counted
+            for producer in range(edge.producers)
+        }
         """What records of a channel are charged to, where they are counted."""
         self._start = 0
         """The step at which what is being worked at began."""
