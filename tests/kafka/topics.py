@@ -55,3 +55,17 @@ def answers(broker: Broker, topic: str) -> list[tuple[int, str]]:
             assert headers["from"] == str(sequence % 3).encode()
             assert message.key() in (None, f"key {sequence % 5}".encode())
             found.append((sequence, (message.value() or b"").decode()))
+
+
+def messages_of(broker: Broker, topic: str, partitions: int) -> list[Any]:
+    """All that a topic has now, partition by partition."""
+    found: list[Any] = []
+    for partition in range(partitions):
+        consumer = Consumer(
+            {"bootstrap.servers": broker.address, "group.id": uuid4().hex, "enable.partition.eof": True}
+        )
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            found.append(message)
+        consumer.close()
+    return found

@@ -21,7 +21,8 @@ from headrace.flow.drawing import (
 from headrace.flow.explain import explain
 from headrace.flow.graph import Graph, Input, Node, Ordering
 from headrace.flow.io import Sink, Source
-from headrace.flow.kafka_ends import KafkaSink, KafkaSource, KafkaTopic
+from headrace.flow.kafka_ends import KafkaSink, KafkaSource
+from headrace.flow.kafka_topic import KafkaTopic
 from headrace.flow.measured import measured_stages
 from headrace.flow.operators import MAIN, Behaviour, Identity, Stage, listed
 from headrace.flow.record_stages import Keyed

@@ -1,0 +1,201 @@
+"""Records of a flow as messages of a topic.
+
+Every message has a header with the task and the number of its record. A task that starts again looks at what the topic
+has had since its last commit, and leaves out the numbers that are there: so no message comes twice, and none is missing
+where one partition had got further than another. What has no key goes to a partition by its number, so that all copies
+of a task, and all its runs, send it to the same one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import QueueUnreachable
+from headrace.flow.io import Opening, SinkWriter
+from headrace.flow.kafka_topic import HEADER, TIMEOUT_S, KafkaTopic, number_of, partitions_of
+from headrace.queues.kafka_client import (
+    Deliveries,
+    Trouble,
+    client_settings,
+    confluent,
+    new_client,
+    queue_error,
+    unreachable,
+)
+
+Ints = npt.NDArray[np.int64]
+
+_AT_ONCE: Final = 1000
+_BY_KEY: Final = -1
+"""In place of a partition."""
+
+
+class KafkaWriter(SinkWriter):
+    """Of one task. `committed` has the offsets that the last commit reached, by partition."""
+
+    def __init__(self, topic: KafkaTopic, opening: Opening, committed: Mapping[str, int] | None):
+        self._topic, self._opening = topic, opening
+        # Of this flow, since it was first begun: another one may write to the same topic.
+        self._mark = f"{opening.flow}.{opening.began_us:x}.{opening.node}.{opening.split}"
+        self._trouble = Trouble()
+        self._ends: dict[int, int] = {int(part): offset for part, offset in (committed or {}).items()}
+        self._problem: Exception | None = None
+        self._batches: list[tuple[Ints, pa.RecordBatch]] = []
+        self._deliveries = Deliveries()
+        own: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "linger.ms": 0}
+        if topic.transactional:
+            own["transactional.id"] = f"headrace-{opening.flow}-{opening.node}-{opening.split}"
+        self._producer = new_client(
+            confluent().Producer, client_settings(topic.servers, topic.settings, self._trouble, own)
+        )
+        if topic.transactional:
+            self._explained("begin", lambda: self._producer.init_transactions(TIMEOUT_S))
+        self._partitions = partitions_of(topic)
+        self._there = self._found()
+
+    def write(self, first: int, batch: pa.RecordBatch) -> None:
+        numbers = np.arange(first, first + batch.num_rows)
+        if len(self._there) and first <= self._there[-1]:
+            is_new = ~np.isin(numbers, self._there)
+            numbers, batch = numbers[is_new], batch.filter(pa.array(is_new))
+        if len(numbers) and self._topic.transactional:
+            self._batches.append((numbers, batch))
+        elif len(numbers):
+            self._produce(numbers, batch)
+
+    def _produce(self, numbers: Ints, batch: pa.RecordBatch) -> None:
+        if self._problem is not None:
+            raise self._problem
+        values = batch.column("value").to_pylist()
+        keys = batch.column("key").to_pylist() if "key" in batch.schema.names else [None] * len(values)
+        topic, partitions = self._topic.topic, self._partitions
+        for number, key, value in zip(numbers.tolist(), keys, values, strict=True):
+            header = {HEADER: f"{self._mark}:{number}"}
+            to = _BY_KEY if key else partitions[number % len(partitions)]
+            while True:
+                try:
+                    self._producer.produce(topic, value, key, to, headers=header, on_delivery=self._delivered)
+                    self._deliveries.sent += 1
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+        self._producer.poll(0)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._problem = queue_error(error, self._doing("write to"), self._topic.servers, TIMEOUT_S, self._trouble)
+        else:
+            # Of a message that a broker had already, it may not say where.
+            self._ends[message.partition()] = max(message.offset() + 1, self._ends.get(message.partition(), 0))
+        self._deliveries.answer()
+
+    def cut(self) -> Callable[[], Any]:
+        batches, self._batches = self._batches, []
+        # What comes after the cut may be there before the commit is: a task that starts again must find it.
+        sent, ends = self._deliveries.sent, dict(self._ends)
+        return lambda: self._commit(batches, sent, ends)
+
+    def _commit(self, batches: list[tuple[Ints, pa.RecordBatch]], sent: int, ends: dict[int, int]) -> dict[str, int]:
+        if batches:
+            self._explained("begin", self._producer.begin_transaction)
+            for numbers, batch in batches:
+                self._produce(numbers, batch)
+            self._wait_for(self._deliveries.sent)
+            self._explained("commit to", lambda: self._producer.commit_transaction(TIMEOUT_S))
+            ends = self._ends
+        else:
+            self._wait_for(sent)
+        return {str(partition): offset for partition, offset in sorted(ends.items())}
+
+    def _wait_for(self, sent: int) -> None:
+        if self._deliveries.wait(self._producer, sent, TIMEOUT_S):
+            raise unreachable(self._doing("write to"), self._topic.servers, TIMEOUT_S, self._trouble.reason)
+        if self._problem is not None:
+            raise self._problem
+
+    def _explained(self, verb: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except confluent().KafkaException as error:
+            raise queue_error(error.args[0], self._doing(verb), self._topic.servers, TIMEOUT_S, self._trouble) from None
+
+    def _doing(self, verb: str) -> str:
+        return f"{verb} topic {self._topic.topic}"
+
+    # ------------------------------------------------------- after a restart
+
+    def _found(self) -> Ints:
+        """The numbers of this task among the messages since its last commit, in order."""
+        kafka = confluent()
+        own = {"group.id": f"headrace-{self._opening.flow}", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        own |= {"isolation.level": "read_committed" if self._topic.transactional else "read_uncommitted"}
+        consumer = new_client(
+            kafka.Consumer, client_settings(self._topic.servers, self._topic.settings, self._trouble, own)
+        )
+        try:
+            left = self._to_look_at(consumer)
+            return self._scan(consumer, left)
+        except kafka.KafkaException as error:
+            raise queue_error(
+                error.args[0], self._doing("look at"), self._topic.servers, TIMEOUT_S, self._trouble
+            ) from None
+        finally:
+            consumer.close()
+
+    def _to_look_at(self, consumer: Any) -> dict[int, int]:
+        """The partitions that have had something since, with where they end; the consumer is set to read them."""
+        kafka = confluent()
+        starts = self._starts(consumer)
+        left: dict[int, int] = {}
+        places = []
+        for partition, start in starts.items():
+            low, high = consumer.get_watermark_offsets(
+                kafka.TopicPartition(self._topic.topic, partition), timeout=TIMEOUT_S
+            )
+            if max(start, low) < high:
+                left[partition] = high
+                places.append(kafka.TopicPartition(self._topic.topic, partition, max(start, low)))
+        consumer.assign(places)
+        return left
+
+    def _starts(self, consumer: Any) -> dict[int, int]:
+        """Of each partition: where the last commit was, or where it was when the flow first began."""
+        kafka = confluent()
+        began_ms = self._opening.began_us // 1000
+        unknown = [
+            kafka.TopicPartition(self._topic.topic, partition, began_ms)
+            for partition in self._partitions
+            if partition not in self._ends
+        ]
+        asked = consumer.offsets_for_times(unknown, timeout=TIMEOUT_S) if unknown else []
+        found = {part.partition: part.offset for part in asked}
+        # A negative offset: nothing is that new.
+        never = 1 << 62
+        return {**{part: offset if offset >= 0 else never for part, offset in found.items()}, **self._ends}
+
+    def _scan(self, consumer: Any, left: dict[int, int]) -> Ints:
+        found, mine = list[int](), self._mark
+        deadline = time.monotonic() + TIMEOUT_S
+        while left:
+            for message in consumer.consume(_AT_ONCE, 0.2):
+                if message.error() is not None:
+                    continue
+                deadline = time.monotonic() + TIMEOUT_S
+                task, number = number_of(message)
+                if task == mine:
+                    found.append(number)
+            for place in consumer.position([confluent().TopicPartition(self._topic.topic, part) for part in left]):
+                if place.offset >= left[place.partition]:
+                    del left[place.partition]
+            if time.monotonic() > deadline:
+                raise QueueUnreachable(f"cannot {self._doing('look at')} at {self._topic.servers}: it does not answer")
+        return np.unique(np.array(found, np.int64))
+
+    def close(self) -> None:
+        self._producer.flush(1.0)
