@@ -205,16 +205,25 @@ class _NothingInTheEnd(Wrapped):
         return self.inner.apply(batch)
 
     def finish(self) -> Outputs:
+        return self._nothing(self.inner.finish, "on_end")
+
+    def started(self, substream: Any) -> Outputs:
+        return self._nothing(lambda: self.inner.started(substream), "on_started")
+
+    def ended(self, substream: Any) -> Outputs:
+        return self._nothing(lambda: self.inner.ended(substream), "on_ended")
+
+    def _nothing(self, call: Callable[[], Outputs], where: str) -> Outputs:
         try:
-            given = self.inner.finish()
+            given = call()
         except FlowError:
             given = [(MAIN, empty(pa.schema([])))]
         if given:
             raise FlowError(
-                f'stage {self._stage}: it says order = "columns", and gives records in on_end, which have no place in '
+                f'stage {self._stage}: it says order = "columns", and gives records in {where}, which have no place in '
                 f'the order; say order = "each"'
             )
-        return given
+        return []
 
 
 class _BatchFunction(Operator):

@@ -96,6 +96,18 @@ class Carrying:
         paths = np.repeat(np.array([self._firsts[channel] for channel in channels], np.int64), counts)
         return columns.with_numbers(batch, PATH, paths if carried is None else paths + carried)
 
+    def check_placed(self, node: str, outputs: Outputs) -> None:
+        """Raises FlowError where a stage gives what no record led to, and it would go where all has an order."""
+        ordered = {edge.output for edge in self.carries if edge.node == node}
+        ordered |= {output for consumer, output in self._plan.fused(node) if consumer.name in self.nodes}
+        for output, batch in outputs if node in self.nodes else ():
+            if batch.num_rows and output in ordered:
+                raise FlowError(
+                    f"stage {node} gave {batch.num_rows} records at the start or end of a substream, and what it gives "
+                    f"is to be ordered: these have no place among the records of the source; give them to a side "
+                    f"output that is not, or let a stage behind the ordered stream be told of ends"
+                )
+
     # --------------------------------------------------------------- progress
 
     def hear(self, channel: int, progress: int) -> None:

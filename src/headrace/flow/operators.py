@@ -296,6 +296,20 @@ class Wrapped(Operator):
     def track(self, holds: Holds) -> None:
         self.inner.track(holds)
 
+    @property
+    def hears_starts(self) -> bool:  # type: ignore[override]
+        return self.inner.hears_starts
+
+    @property
+    def hears_ends(self) -> bool:  # type: ignore[override]
+        return self.inner.hears_ends
+
+    def started(self, substream: Any) -> Outputs:
+        return self.inner.started(substream)
+
+    def ended(self, substream: Any) -> Outputs:
+        return self.inner.ended(substream)
+
     def report(self) -> Mapping[str, Any] | None:
         return self.inner.report()
 

@@ -142,17 +142,16 @@ def _merged_apart(graph: Graph) -> Graph:
     """What merges does so in a task before: a reader that is told of ends has one inbox for all that it hears."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        arrows = []
-        for arrow in node.inputs:
-            if arrow.tracked is not None and arrow.ordering is not None and not isinstance(node.behaviour, Ends):
-                producer = graph.node(arrow.node)
-                name = f"{node.name}-merged"
-                merged = replace(arrow, tracked=None)
-                schema = producer.schema_of(arrow.output)
-                nodes.append(Node(name, node.parallelism, (merged,), behaviour=Identity(), schema=schema))
-                arrow = Input(name, "", Forward(), tracked=arrow.tracked)
-            arrows.append(arrow)
-        nodes.append(replace(node, inputs=tuple(arrows)))
+        asked = [arrow.tracked for arrow in node.inputs if arrow.tracked is not None]
+        if asked and all(arrow.ordering is not None for arrow in node.inputs) and not isinstance(node.behaviour, Ends):
+            name, arrows = f"{node.name}-merged", tuple(replace(arrow, tracked=None) for arrow in node.inputs)
+            schema = graph.node(arrows[0].node).schema_of(arrows[0].output)
+            nodes.append(Node(name, node.parallelism, arrows, behaviour=Identity(), schema=schema))
+            is_firm, starts = any(each.is_firm for each in asked), any(each.starts for each in asked)
+            node = replace(
+                node, inputs=(Input(name, "", Forward(), tracked=replace(asked[0], is_firm=is_firm, starts=starts)),)
+            )
+        nodes.append(node)
     return Graph(graph.name, tuple(nodes))
 
 

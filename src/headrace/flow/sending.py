@@ -69,7 +69,7 @@ class Sending:
         for consumer, part in split(edge.route, batch, before, edge.place(self._index)):
             channel = edge.channel(self._index, consumer)
             if self._tracking is not None:
-                part = self._tracking.sent(edge, consumer, channel, self.sent.get(channel, 0), part)
+                part = self._tracking.sent(edge, channel, self.sent.get(channel, 0), part)
             self._emit(self._queues[edge.number, consumer], channel, part)
 
     def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:

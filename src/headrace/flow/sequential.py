@@ -25,7 +25,7 @@ from headrace.queues.protocol import Entry
 
 def run_sequentially(graph: Graph, most_records: int = 1000) -> dict[str, pa.Table]:
     """What each sink gets, by its name. Sinks themselves are not touched."""
-    run = _Run(graph)
+    run = InOneThread(alone(graph))
     for task in run.tasks.values():
         if task.is_source:
             run.read(task, most_records)
@@ -33,9 +33,11 @@ def run_sequentially(graph: Graph, most_records: int = 1000) -> dict[str, pa.Tab
     return {node.name: run.table(node) for node in graph.nodes if node.sink is not None}
 
 
-class _Run:
+class InOneThread:
+    """The tasks of a flow, one after the other."""
+
     def __init__(self, graph: Graph):
-        plan = self._plan = make_plan(alone(graph))
+        plan = self._plan = make_plan(graph)
         self.tasks = {name: Task(plan, task) for name, task in plan.tasks.items()}
         self._graph = graph
         self._inboxes: dict[str, deque[bytes]] = {queue: deque() for queue in plan.queues}

@@ -59,8 +59,6 @@ class Task:
         self.plan = task
         self.name = task.name if name is None else name
         self.kept = files if files is not None else FilesInMemory()
-        self._losses = losses
-        self.is_paused = False
         self.dirty = False
         """Has anything happened since the last snapshot?"""
         self.position = 0
@@ -92,7 +90,7 @@ class Task:
         """The last beat that came with its inbox."""
         self.operators = opened(plan, task, self.kept, self.order, self.tracking)
         self.files = StateFiles()
-        self.telling = Telling(self.tracking, self.operators, task.vertex.name) if self.tracking else None
+        self.telling = Telling(self.tracking, self.operators, self.order) if self.tracking else None
 
     @property
     def next(self) -> dict[int, int]:
@@ -143,8 +141,10 @@ class Task:
 
     # -------------------------------------------------------------------- take
 
-    def take(self, entries: Sequence[Entry]) -> list[Effect]:
-        """Frames of the inbox, in their order."""
+    def take(self, entries: Sequence[Entry], coarse: int = 0) -> list[Effect]:
+        """Frames of the inbox, in their order. `coarse` as of `feed`: the inbox may be a source."""
+        if self.tracking is not None and self.tracking.is_source:
+            self.tracking.begin(coarse)
         run: list[Frame] = []
         reports: list[pa.RecordBatch] = []
         rows, is_beating, was_finished = 0, False, self.finished and self.plan.takes_beats
@@ -214,9 +214,7 @@ class Task:
         is_beating = self.merging.take(queue, entries)
         released = self.merging.release()
         if released is not None:
-            if self.tracking is not None:
-                self.tracking.merged(released)
-            self._run_head(released)
+            self._run_head(released if self.tracking is None else self.tracking.merged(released))
         self.order.own = self.merging.frontier
         if is_beating:
             self.sending.beat()
@@ -314,13 +312,15 @@ class Task:
         if batches and self.telling is not None and (self.telling.is_firm or run[0].channel in self.plan.notices):
             self._run_told(self.telling, run)
         elif batches:
-            if self.tracking is not None:
+            if self.tracking is not None and not self.tracking.is_source:
                 self.tracking.begin()
                 for frame in run:
                     self.tracking.received(frame.channel, frame.first, frame.batch)
                 if not self.tracking.is_passing and columns.TOKEN in batches[0].schema.names:
                     batches = [batch.drop_columns([columns.TOKEN]) for batch in batches]
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            if self.tracking is not None and self.tracking.is_source:
+                self.tracking.opened(batch)
             if self.order is not None:
                 batch = self.order.arrived(batch, [f.channel for f in run], [b.num_rows for b in batches])
             self._run_head(batch)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from headrace.flow.carrying import Carrying
 from headrace.flow.operators import Operator, Outputs
 from headrace.flow.tracked import TaskTracking
 from headrace.model.frames import Frame
@@ -20,10 +21,10 @@ from headrace.track.tokens import tokens_from
 
 
 class Telling:
-    """Of one task of a region. `first` is the name of its first stage."""
+    """Of one task of a region, whose first stage is told. `order` is what it carries of the order, if it does."""
 
-    def __init__(self, tracking: TaskTracking, operators: Mapping[str, Operator], first: str):
-        self._tracking, self._operator = tracking, operators.get(first)
+    def __init__(self, tracking: TaskTracking, operators: Mapping[str, Operator], order: Carrying | None):
+        self._tracking, self._operator, self._order = tracking, operators.get(tracking.vertex), order
         for operator in operators.values():
             operator.track(tracking)
         self.is_firm = tracking.is_firm
@@ -58,7 +59,10 @@ class Telling:
             tracking.table.steps += stop - at
             if is_single and operator is not None:
                 name = batch.column("substream")[at].as_py()
-                yield operator.ended(name) if kind == Told.ENDED else operator.started(name)
+                given = operator.ended(name) if kind == Told.ENDED else operator.started(name)
+                if self._order is not None:
+                    self._order.check_placed(tracking.vertex, given)
+                yield given
             if kind == Told.ENDED:
                 tracking.ended(ids[at:stop])
             elif kind == Told.GONE:

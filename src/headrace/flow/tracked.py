@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.errors import FlowError, SubstreamBroken
@@ -19,7 +20,7 @@ from headrace.track import local
 from headrace.track.local import COUNTED, NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
 from headrace.track.terms import Mode
-from headrace.track.tokens import Words, key_tokens, tokens_from
+from headrace.track.tokens import Words, tokens_from
 
 STATE: Final = "headrace-tracking"
 """The name of its state among those of the stages of a task."""
@@ -30,7 +31,7 @@ class TaskTracking:
 
     def __init__(self, plan: Plan, task: TaskPlan, region: Region):
         self._region, self._task, self._plan = region, task, plan
-        vertex = task.vertex.name
+        vertex = self.vertex = task.vertex.name
         self.number = region.number_of[task.name]
         self.reader = region.readers.get(vertex)
         self._group = region.group_of[vertex]
@@ -81,7 +82,7 @@ class TaskTracking:
     @property
     def is_counted(self) -> bool:
         """Does it pass records on that have no tokens?"""
-        return self._task.vertex.name in self._region.counted
+        return self.vertex in self._region.counted
 
     @property
     def says_after_commits(self) -> bool:
@@ -97,10 +98,12 @@ class TaskTracking:
 
     # -------------------------------------------------------------------- note
 
-    def begin(self, coarse: int = NO_TIME) -> None:
-        """Something is about to be worked at. `coarse` is the time at a source."""
+    def begin(self, coarse: int | None = None) -> None:
+        """Something is about to be worked at. `coarse` is the time at a source, if it was looked at."""
         self._start = self.table.steps
-        if coarse != self._coarse and self.table.noted_rows:
+        if coarse is None or coarse == self._coarse:
+            return
+        if self.table.noted_rows:
             self._folded()
         self._coarse = coarse
 
@@ -118,19 +121,18 @@ class TaskTracking:
             return
         self.table.note(Note.RECEIVED, batch, channel, first, self._group, self._start)
 
-    def merged(self, batch: pa.RecordBatch) -> None:
-        """Records that a merge has let go: known by their place in the order."""
+    def merged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Records that a merge has let go, of all channels: each has its token with it. Gives them without."""
         self.begin()
-        self.table.steps += batch.num_rows
-        tokens = self._key_tokens(self._task.vertex.name, self._task.index, batch)
-        self.table.note_tokens(Note.RECEIVED, batch, tokens, self._group, self._start)
+        self.received(-1, 0, batch)
+        return batch.drop_columns([columns.TOKEN])
 
     def received_again(self, batch: pa.RecordBatch, tokens: Words) -> None:
         """Records that were kept back until now."""
         self.table.note_tokens(Note.RECEIVED_LATER, batch, tokens, self._group, self._start)
 
-    def opened(self, batch: pa.RecordBatch, coarse: int) -> None:
-        """Records of a source, and the time there."""
+    def opened(self, batch: pa.RecordBatch, coarse: int | None = None) -> None:
+        """Records of a source, and the time there, if it was looked at."""
         self.begin(coarse)
         self.table.steps += batch.num_rows
         if self._opens:
@@ -145,7 +147,7 @@ class TaskTracking:
         if self.is_source and not self._opens and edge.consumer in self._region.group_of:
             self.table.note_order(batch, edge.number, self._start)
 
-    def sent(self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def sent(self, edge: Edge, channel: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Gives the records as they are to be sent."""
         group = self._region.group_of.get(edge.consumer)
         if self.is_passing and group is not None:
@@ -154,29 +156,17 @@ class TaskTracking:
             return columns.without(batch)
         if group is None or edge.consumer in self._region.counted:
             return batch
-        self._note_sent(edge, consumer, channel, first, batch, group)
-        if edge.consumer not in self._region.passing:
+        kind = Note.OPENED_AND_SENT if self.is_source and not self._opens else Note.SENT
+        self.table.note(kind, batch, channel, first, group, self._start)
+        # Who merges, or passes records on, does not know them by their numbers.
+        if edge.consumer not in self._region.passing and edge.ordering is None:
             return batch
         return batch.append_column(columns.TOKEN, pa.array(tokens_from(channel, first, batch.num_rows)))
 
-    def _note_sent(
-        self, edge: Edge, consumer: int, channel: int, first: int, batch: pa.RecordBatch, group: int
-    ) -> None:
-        kind = Note.OPENED_AND_SENT if self.is_source and not self._opens else Note.SENT
-        if edge.ordering is None:
-            self.table.note(kind, batch, channel, first, group, self._start)
-        else:
-            tokens = self._key_tokens(edge.consumer, consumer, batch)
-            self.table.note_tokens(kind, batch, tokens, group, self._start, channel)
-
-    def _key_tokens(self, vertex: str, index: int, batch: pa.RecordBatch) -> Words:
-        place = [each.name for each in self._plan.vertices].index(vertex)
-        return key_tokens((place << 20) + index, [columns.numbers(batch, n) for n in self._plan.carried.keys.names])
-
     def hold(self, labels: Sequence[Any]) -> None:
-        if self._task.vertex.name in self._region.waits_for_itself:
+        if self.vertex in self._region.waits_for_itself:
             raise FlowError(
-                f"stage {self._task.vertex.name} is in a loop and is told of ends: what it holds may come back to it, "
+                f"stage {self.vertex} is in a loop and is told of ends: what it holds may come back to it, "
                 f"and it cannot wait for itself; let another stage hold, or be told"
             )
         self._held(labels, self.table.hold, "holds back")
@@ -192,8 +182,7 @@ class TaskTracking:
             call(ids_of(column), self._start, column, self._coarse)
         except (pa.ArrowException, TypeError, ValueError):
             raise FlowError(
-                f"{self._task.vertex.name} {doing} substream {labels[0]!r}, and substreams are "
-                f"{self._region.tracking.label}"
+                f"{self.vertex} {doing} substream {labels[0]!r}, and substreams are {self._region.tracking.label}"
             ) from None
         except Broken as broken:
             raise self._named(broken, labels) from None
@@ -212,7 +201,8 @@ class TaskTracking:
         if gives is given:
             return
         before, after = self._label(given), self._label(gives)
-        if not before.equals(after):
+        # What is not a number does not equal itself.
+        if not before.equals(after) and not np.array_equal(ids_of(before), ids_of(after)):
             pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
             was, now = next(pair for pair in pairs if pair[0] != pair[1])
             raise SubstreamBroken(

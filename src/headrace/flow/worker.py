@@ -113,8 +113,9 @@ class Worker:
         Also of tasks that have finished: a producer that starts again sends again, and waits for room.
         """
         found = [] if self._pulse is None else [self._pulse.log]
+        is_read = not self._paused and self._reports.knows_time  # a queue that is a source
         for task in self.tasks.values():
-            if not self._has_no_room(task, full) and not (self._paused and not task.plan.channels):  # it is a source
+            if not self._has_no_room(task, full) and (is_read or task.plan.channels):
                 found += task.wanted()
             elif task.plan.order_log is not None:
                 found.append(task.plan.order_log)  # who leads is to be heard always
@@ -177,7 +178,7 @@ class Worker:
 
     def _arrived(self, task: Task, arrived: Arrived) -> list[Effect]:
         if arrived.queue == task.plan.inbox:
-            effects = self._said(task, task.take(arrived.entries))
+            effects = self._said(task, task.take(arrived.entries, self._reports.coarse))
             return [*effects, Acknowledge(arrived.queue, task.position), *self._reports.after(task)]
         # What a merge keeps is no reason to send it less: it may be waiting for just this path.
         effects = self._said(task, task.take_path(arrived.queue, arrived.entries))

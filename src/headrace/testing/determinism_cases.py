@@ -212,14 +212,6 @@ class _Watching(Wrapped):
         super().__init__(inner)
         self._events = events
 
-    @property
-    def hears_starts(self) -> bool:  # type: ignore[override]
-        return self.inner.hears_starts
-
-    @property
-    def hears_ends(self) -> bool:  # type: ignore[override]
-        return self.inner.hears_ends
-
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         self._events.append((RECORDS, columns.without(batch)))
         return self.inner.apply(batch)

@@ -223,18 +223,18 @@ def tracked_flow(seed: int) -> Graph:
     kinds = [rng.choice(KINDS) for _ in range(rng.randint(0, 3))]
     for number, kind in enumerate(kinds):
         stream = _with_stage(flow, rng, kind, number, stream)
-    is_ordered = rng.random() < 0.2 and sources == 1 and flow.drawn("s0").parallelism == 1
-    if is_ordered and not {"loop", "pairs", "children"} & set(kinds):
-        stream = stream.ordered()
+    is_ordered = rng.random() < 0.4 and sources == 1 and flow.drawn("s0").parallelism == 1
+    inputs = _in_order(flow, stream) if is_ordered and "loop" not in kinds else [stream]
     ends = {"marker": marker("last"), "each": marker("last", each_source=True), "end": Ends(), "rising": rising()}[mode]
     how: dict[str, Any] = {"by": "x", "ends": ends, "consistent": rng.random() < 0.3, "slack_s": 0.5}
     bound = "firm" if mode == "rising" and rng.random() < 0.5 else "soft"
     how["agents"] = 1 if how["consistent"] or bound == "firm" else rng.randint(1, 3)
-    tracked = stream.tracked(**how, bound=bound, starts=rng.random() < 0.3)  # type: ignore[arg-type]
+    starts = rng.random() < 0.3
+    tracked, *others = [each.tracked(**how, bound=bound, starts=starts) for each in inputs]  # type: ignore[arg-type]
     gather = FirmGather if bound == "firm" else Gather
     route = None if tracked.ordering is not None else key("x")
     tasks = 1 if tracked.ordering is not None else rng.randint(1, 3)
-    gathered = flow.stage("gather", gather, tracked, parallelism=tasks, route=route, schema=SUMS)
+    gathered = flow.stage("gather", gather, tracked, *others, parallelism=tasks, route=route, schema=SUMS)
     flow.sink("ends", flow.ends("told", tracked), callback(ignored))
     if rng.random() < 0.5:
         again = gathered.tracked(**how)
@@ -242,6 +242,23 @@ def tracked_flow(seed: int) -> Graph:
         flow.sink("later", flow.ends("told-later", again), callback(ignored))
     flow.sink("out", gathered, callback(ignored))
     return flow.graph()
+
+
+def _in_order(flow: Flow, stream: Stream) -> list[Stream]:
+    """A stream in its order; or two, of branches that meet before it is put in order, or in it."""
+    rng = random.Random(f"in order {flow.name}")
+    wait_s = rng.choice((None, None, 0.05))
+    shape = rng.choice(("one", "one", "union", "two"))
+    if shape == "one":
+        return [stream.ordered(wait_s=wait_s)]
+    branches = [
+        flow.stage(f"branch-{n}", does, stream, route=rebalance(), parallelism=rng.randint(1, 3))
+        for n, does in enumerate((same, rng.choice((same, filtered))))
+    ]
+    if shape == "two":
+        return [branch.ordered(wait_s=wait_s) for branch in branches]
+    met = flow.stage("met", same, *branches, route=rng.choice((key("x"), rebalance())), parallelism=rng.randint(1, 3))
+    return [met.ordered(wait_s=wait_s)]
 
 
 def _source(flow: Flow, name: str, parts: Parts, is_bare: bool) -> Stream:

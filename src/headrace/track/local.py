@@ -158,12 +158,10 @@ class LocalTable:
         if self._risen is not None:
             self._noted.order.append((start, -2 - edge, batch))
 
-    def note_tokens(
-        self, kind: Note, batch: pa.RecordBatch, tokens: Words, group: int, start: int, lane: int = -1
-    ) -> None:
-        """As `note`, of records that have tokens of their own. `lane`: the channel, along which they have an order."""
+    def note_tokens(self, kind: Note, batch: pa.RecordBatch, tokens: Words, group: int, start: int) -> None:
+        """As `note`, of records that have their tokens with them."""
         self._noted.tokens.append((self._noted.rows, tokens))
-        self._append(batch, (kind, -1, 0, batch.num_rows, group, start, self.steps, lane))
+        self._append(batch, (kind, -1, 0, batch.num_rows, group, start, self.steps, -1))
 
     def held(self, ids: Words) -> Words:
         """Those among them that are held."""
@@ -306,7 +304,9 @@ class LocalTable:
         if len(self._index) < _KEPT_PROMISES or not self._forgets:
             return
         live = self._index.live()
-        gone = self._index.ids[live[self._flags[live, 0] == 1]]
+        # What a stage beside it holds, it will let go: then it is told of again.
+        is_held = self._numbers[live, 3] > 0
+        gone = self._index.ids[live[(self._flags[live, 0] == 1) & ~is_held]]
         risen = [word for number, word in self._rising if number < self.below]
         self._rising = [pair for pair in self._rising if pair[0] >= self.below]
         self.drop(np.concatenate([gone, np.array(risen, np.uint64)]))

@@ -47,19 +47,3 @@ def tokens_from(channel: int, first: int, count: int) -> Words:
 def _tokens_from(channel: Any, first: Any, found: Any) -> None:
     for at in range(len(found)):
         found[at] = token(channel, first + at)
-
-
-def key_tokens(salt: int, columns: list[npt.NDArray[np.int64]]) -> Words:
-    """Of records that are known by some columns instead of by their numbers."""
-    with np.errstate(over="ignore"):
-        found = np.full(len(columns[0]), salt + 1, np.uint64) * _GOLDEN
-        for column in columns:
-            found = _mixed(found ^ _mixed(column.astype(np.uint64) * _GOLDEN + _GOLDEN))
-    found[found == 0] = _GOLDEN
-    return found
-
-
-def _mixed(values: Words) -> Words:
-    z = (values ^ (values >> np.uint64(30))) * _FIRST
-    z = (z ^ (z >> np.uint64(27))) * _SECOND
-    return z ^ (z >> np.uint64(31))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.flow.substreams import Tracked, ids_of, marker, rising, whenever
 from headrace.track import local
 from headrace.track.local import Broken, LocalTable, Note
-from headrace.track.tokens import key_tokens, tokens_from
+from headrace.track.tokens import tokens_from
 
 MEANING = Tracked("x", marker("last")).meaning()
 GROUPS = 2
@@ -87,9 +87,6 @@ def test_tokens_differ_and_are_never_zero() -> None:
     tokens = np.concatenate([tokens_from(channel, 0, 20_000) for channel in range(20)])
     assert len(np.unique(tokens)) == len(tokens)
     assert tokens.all()
-    keys = key_tokens(7, [np.arange(20_000), np.zeros(20_000, np.int64)])
-    assert len(np.unique(keys)) == len(keys)
-    assert keys.all()
 
 
 def test_what_is_made_of_nothing_is_broken() -> None:
