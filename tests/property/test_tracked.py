@@ -30,8 +30,13 @@ def test_ends_come_in_the_order_of_the_source_to_all() -> None:
         assert failure is None, f"seed {seed}: {failure.story()}"
 
 
-def _without_sends(self: TaskTracking, *given: Any) -> None:
+def _untold(self: TaskTracking, edge: Any, channel: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """A task that forgets to tell what it sent."""
+    return batch
+
+
+def _not_counted(self: TaskTracking, *given: Any) -> None:
+    """A source that forgets to tell what it gave, where it is counted."""
 
 
 def _without_holds(self: TaskTracking, labels: Any) -> None:
@@ -41,8 +46,8 @@ def _without_holds(self: TaskTracking, labels: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("_note_sent", _without_sends),
-        ("leaves", _without_sends),
+        ("sent", _untold),
+        ("leaves", _not_counted),
         ("hold", _without_holds),
         ("finish", lambda self: None),
     ],
