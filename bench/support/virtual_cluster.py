@@ -2,8 +2,8 @@
 
 What workers do is done, and can be checked; how long it takes is reckoned. A machine has one worker, which does one
 thing at a time, as `flow/host.py` has it: it looks at its sources and queues, gives each task what has come, and
-ticks. Every look, frame and record has its cost. What is appended can be read after the latency of the network.
-Nothing is lost and nobody dies; queues have room for everything.
+ticks; where few records came it looks again only after a while. Every look, frame and record has its cost. What is
+appended can be read after the latency of the network. Nothing is lost and nobody dies; queues have room for everything.
 
 Frames are passed as they are, and not as bytes: to encode and to decode them is in their cost. What a stage reckons is
 not: the costs are for stages that do nothing. With `is_real` frames are bytes, and each thing costs the time of the
@@ -27,7 +27,7 @@ from bench.support.virtual_costs import Costs, whole
 from headrace.flow import effects as fx
 from headrace.flow.coordinator import Coordinator
 from headrace.flow.graph import Graph
-from headrace.flow.host import BATCH_RECORDS, few_pauses
+from headrace.flow.host import BATCH_RECORDS, FEW_RECORDS, PACE_S, few_pauses
 from headrace.flow.io import Opening, SplitReader
 from headrace.flow.plan import Plan, make_plan
 from headrace.flow.queue_ends import QueueEnd
@@ -80,7 +80,7 @@ class Node:
     def __init__(self, cluster: VirtualCluster, start: fx.StartWorker):
         self.cluster, self.number, self.epoch = cluster, start.worker, start.epoch
         self.worker = Worker(cluster.plan, start.worker, start.epoch, start.tasks, cluster.pace)
-        self.clock, self.busy_s, self.scheduled_s = 0.0, 0.0, _NEVER
+        self.clock, self.busy_s, self.scheduled_s, self._paced_s = 0.0, 0.0, _NEVER, 0.0
         self.slowness, self.has_left = cluster.slowness(start.worker), False
         self.arrived, self.heard = list[tuple[float, int, str, Any]](), list[tuple[float, int, fx.Stimulus]]()
         self._positions: Counter[str] = Counter()
@@ -106,11 +106,11 @@ class Node:
         at = min(self._ticked_s + self.cluster.tick_s, *self._due.values(), _NEVER)
         at = min(at, self.arrived[0][0]) if self.arrived else at
         at = min(at, self.heard[0][0]) if self.heard else at
-        return max(self.clock, at)
+        return max(self.clock, self._paced_s, at)
 
     def step(self, began: float) -> None:
         """Look at everything once."""
-        self.clock = began
+        self.clock, had = began, self.worker.records_in
         self._spend(self.cluster.costs.look)
         while self.heard and self.heard[0][0] <= began:
             self._give(heapq.heappop(self.heard)[2])
@@ -126,6 +126,8 @@ class Node:
         if began >= self._ticked_s + self.cluster.tick_s:
             self._ticked_s = self.clock
             self._give(fx.Ticked(self.clock))
+        if 0 < self.worker.records_in - had < FEW_RECORDS:
+            self._paced_s = began + PACE_S
 
     def _feed(self, now_s: float) -> None:
         for task in [task for task in self.worker.sources(()) if self._due[task] <= now_s]:
@@ -235,7 +237,7 @@ class VirtualCluster:
             if reader is not None:
                 heapq.heappush(reader.arrived, (ready_s, self.count(), append.queue, content))
         if reader is not None:
-            self._schedule(reader, max(reader.clock, ready_s))
+            self._schedule(reader, max(reader.next_at(), ready_s))
 
     def _note(self, queue: str, frame: frames.Frame, is_between: bool, is_last: bool) -> None:
         tally, key, (what, service) = self.tally, (frame.kind.name, queue), self._service(queue, frame)

@@ -46,10 +46,10 @@ from headrace.queues.protocol import Entry, Queues
 ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
-_PACE_S: Final = 0.001
+PACE_S: Final = 0.001
 """One that has taken few records looks for more after so long only: frames of a record each cost those who read them
 as much as frames of hundreds, and a task that is behind could never catch up with them."""
-_FEW_RECORDS: Final = 64
+FEW_RECORDS: Final = 64
 _FRAMES_AT_ONCE: Final = 256
 """What came is worked off in so many frames at a time, so that the first need not wait for the last."""
 _PATIENCE_COMMITS: Final = 1.5
@@ -241,8 +241,8 @@ class Host:
             self._take(full, waits)
             self._look_at_saves()
             self._tick()
-            left_s = now + _PACE_S - time.monotonic()
-            if 0 < self._worker.records_in - had < _FEW_RECORDS and left_s > 0:
+            left_s = now + PACE_S - time.monotonic()
+            if 0 < self._worker.records_in - had < FEW_RECORDS and left_s > 0:
                 time.sleep(left_s)
 
     def _tick(self) -> None:

@@ -118,7 +118,7 @@ class Tracked:
 
     def meaning(self) -> Meaning:
         closes = self.ends.closes
-        ends = None if closes is None else lambda batch: _closing(closes, batch)
+        ends = None if closes is None else lambda batches: _closing(closes, batches)
         slack = self.ends.slack if self.ends.mode == Mode.RISING else None
         return Meaning(self._all_labels, ids_of, ends, slack, opens_anywhere=self.ends.mode == Mode.WHENEVER)
 
@@ -143,14 +143,13 @@ def _labels(by: Labels, batch: pa.RecordBatch) -> pa.Array:
     return found
 
 
-def _closing(closes: str | Labels, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+def _closing(closes: str | Labels, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.bool_]:
     if isinstance(closes, str):
-        found = batch.column(closes).cast(pa.bool_()).fill_null(False)
+        found = pa.concat_arrays([batch.column(closes) for batch in batches]).cast(pa.bool_())
     else:
-        given = closes(batch)
-        found = given if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given, pa.bool_())
-        found = found.fill_null(False)
-    flags: npt.NDArray[np.bool_] = np.asarray(found).astype(np.bool_)
+        parts = [closes(batch) for batch in batches]
+        found = pa.chunked_array([pa.array(part, pa.bool_()) for part in parts], pa.bool_()).combine_chunks()
+    flags: npt.NDArray[np.bool_] = np.asarray(found.fill_null(False)).astype(np.bool_)
     return flags
 
 

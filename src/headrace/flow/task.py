@@ -68,6 +68,7 @@ class Task:
         second = SecondCopies(plan.producer_of, task.name) if compares and plan.graph.agreement != "arrival" else None
         self.receiving = Receiving(task, losses, second)
         self.ended: set[int] = set()
+        self._awaited = frozenset(task.channels) - set(task.notices)
         self.changed = 0
         """The number of the last change that came with its inbox."""
         self.changed_at = 0
@@ -299,7 +300,7 @@ class Task:
             return source.producers is not None and len(self.ended) >= source.producers
         if self.merging is not None:
             return self.merging.is_over
-        return set(self.plan.channels) - self.ended <= set(self.plan.notices) and self._is_told_all()
+        return self._awaited <= self.ended and self._is_told_all()
 
     def _is_told_all(self) -> bool:
         """A reader of what is tracked hears of all ends first."""

@@ -76,6 +76,9 @@ class Worker:
         self._silent = {name: Silence(self.tasks[name].outside_channels) for name in tasks if name in silent}
         self._looking: set[str] = set()
         self._pulse = None if plan.beats is None else Pulse(plan.beats, number, self._entries, pace.beat_s)
+        # Others have nothing to say at a tick.
+        self._beating = [task for task in self.tasks.values() if task.order is not None]
+        self._agreeing = [task for task in self.tasks.values() if task.agreed is not None]
         self._by_inbox = {queue: task for task in self.tasks.values() for queue in task.plan.inboxes}
         self.blocking = sorted(
             {queue for task in self.tasks.values() for queue in (*task.plan.blocking, *task.plan.pooled)}
@@ -189,15 +192,17 @@ class Worker:
         effects: list[Effect] = []
         if now_s - self._beaten_at >= self._pace.beat_s:
             self._beaten_at = now_s
-            effects += [effect for task in self.tasks.values() for effect in self._said(task, task.beat(now_s))]
+            effects += [effect for task in self._beating for effect in self._said(task, task.beat(now_s))]
         effects += self._reports.due()
         effects += [] if self._pulse is None else self._pulse.tick(now_s)
+        for task in self._agreeing:
+            effects += task.say(now_s, task.name in self._silent)
+        for name in self._silent:
+            effects += self._look(name, now_s)
         for name, task in self.tasks.items():
-            effects += task.say(now_s, name in self._silent)
-            due = self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s
-            if name in self._silent:
-                effects += self._look(name, now_s)
-            elif task.dirty and due and name not in self._saving:
+            if not task.dirty or name in self._silent or name in self._saving:
+                continue
+            if self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s:
                 effects += self._reports.before_save(name)
                 effects.append(self._save(name))
         if now_s - self._reported_at >= self._pace.report_s:

@@ -73,6 +73,9 @@ def fold_pieces(
                 born[results[1]] = at
                 results[1] += 1
             broken = _stepped(kind, row, stop - count + i + 1, start, stop, anywhere, numbers, flags)
+            leaves = kind == _OPENED and channel == _COUNTED
+            if leaves:
+                broken = max(broken, _stepped(_SENT, row, stop, start, stop, anywhere, numbers, flags))
             if (kind == _HELD) or (kind == _RELEASED and not broken):
                 _held(row, 1 if kind == _HELD else -1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
             elif (kind in (_RECEIVED, _LATER)) and holds_all and numbers[row, 3] == 0:
@@ -81,9 +84,10 @@ def fold_pieces(
                 if ends[at]:
                     flags[row, 0] = np.uint8(1)
                 numbers[row, 2] = min(numbers[row, 2], coarse)
-            if kind != _OPENED and kind != _HELD and kind != _RELEASED:
+            if leaves or (kind != _OPENED and kind != _HELD and kind != _RELEASED):
                 if channel == _COUNTED:
-                    values[row, group] += np.uint64(1) if kind in (_SENT, _OPENED_AND_SENT) else _ONE_LESS
+                    is_sent = kind in (_SENT, _OPENED, _OPENED_AND_SENT)
+                    values[row, group] += np.uint64(1) if is_sent else _ONE_LESS
                 else:
                     values[row, group] ^= token(channel, first + i) if channel >= 0 else tokens[at]
             if flags[row, 1] == 0:

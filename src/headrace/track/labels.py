@@ -21,8 +21,8 @@ class Meaning:
     """The label of each record; null where it belongs to no substream."""
     ids: Callable[[pa.Array], Words]
     """0 for null, and for nothing else."""
-    ends: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
-    """Of records of a source: is it the last of its substream?"""
+    ends: Callable[[Sequence[pa.RecordBatch]], npt.NDArray[np.bool_]] | None = None
+    """Of each record of a source: is it the last of its substream?"""
     slack: int | None = None
     """Where labels of a source rise: how far one may fall back."""
     opens_anywhere: bool = False

@@ -39,7 +39,7 @@ class Note(IntEnum):
     RECEIVED = 0
     SENT = 1
     OPENED = 2
-    """They come from a source: no token."""
+    """They come from a source: no token. With `COUNTED` for a channel, they leave as they came."""
     OPENED_AND_SENT = 3
     """They come from a source that does not tell substreams apart itself: known when they leave."""
     HELD = 4
@@ -145,6 +145,13 @@ class LocalTable:
 
     def note(self, kind: Note, batch: pa.RecordBatch, channel: int, first: int, group: int, start: int) -> None:
         """Records of a channel from a number on; `start` is the step at which what they belong to began."""
+        noted = self._noted
+        if channel == COUNTED and kind == Note.SENT and noted.batches and noted.batches[-1] is batch:
+            opened = noted.pieces[-1]
+            if opened[0] == Note.OPENED and opened[1] != COUNTED and opened[5] == start:
+                # The same records, which leave as they came: once is enough.
+                noted.pieces[-1] = (Note.OPENED, COUNTED, 0, opened[3], group, *opened[5:])
+                return
         self._append(batch, (kind, channel, first, batch.num_rows, group, start, self.steps, max(channel, -1)))
 
     def _append(self, batch: pa.RecordBatch, piece: tuple[int, ...]) -> None:
@@ -211,7 +218,7 @@ class LocalTable:
         pieces = np.array(noted.pieces, np.int64)
         labels = self._meaning.labels(noted.batches)
         ids = self._meaning.ids(labels)
-        ends = self._ends(noted)
+        ends = self._ends(noted, pieces)
         tokens = np.zeros(len(ids) if noted.tokens else 0, np.uint64)
         for start, words in noted.tokens:
             tokens[start : start + len(words)] = words
@@ -225,14 +232,12 @@ class LocalTable:
             self._risen.settle()
         self._fold(pieces, ids, tokens, ends, coarse, labels)
 
-    def _ends(self, noted: _Noted) -> npt.NDArray[np.uint8]:
+    def _ends(self, noted: _Noted, pieces: Ints) -> npt.NDArray[np.uint8]:
         found = np.zeros(noted.rows, np.uint8)
-        if self._meaning.ends is not None:
-            at = 0
-            for piece, batch in zip(noted.pieces, noted.batches, strict=True):
-                if piece[0] in (Note.OPENED, Note.OPENED_AND_SENT):
-                    found[at : at + batch.num_rows] = self._meaning.ends(batch)
-                at += batch.num_rows
+        is_opened = (pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT)
+        if self._meaning.ends is not None and is_opened.any():
+            ends = self._meaning.ends([noted.batches[at] for at in np.flatnonzero(is_opened).tolist()])
+            found[np.repeat(is_opened, pieces[:, 3])] = ends
         return found
 
     def _rise(self, pieces: Ints, labels: pa.Array) -> None:

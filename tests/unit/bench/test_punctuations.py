@@ -288,7 +288,7 @@ def test_one_slow_machine_holds_up_all_punctuations_and_few_records() -> None:
     """Every task waits for all before it: the baseline's weakness."""
     rr = RoundRobin("punctuations", steps=3, workers=4, granularity=1, records=30)
     even, uneven = rr.run(CHEAP), rr.run(CHEAP, slowness=lambda worker: 100.0 if worker == 3 else 1.0)
-    assert np.median(rr.notification_ms(uneven)) > 3 * np.median(rr.notification_ms(even))
+    assert np.median(rr.notification_ms(uneven)) > 2 * np.median(rr.notification_ms(even))
     assert rr.record_ms(uneven).min() < 2 * rr.record_ms(even).min()
 
 
