@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import pkgutil
+import re
 import shutil
 import tempfile
 import time
@@ -26,6 +27,8 @@ ON_WRITE: Final = "HEADRACE_ON_WRITE"
 
 _TEMPORARY: Final = ".part-"
 _DEAD_SECONDS: Final = 3600
+_GIVEN_ONCE: Final = re.compile(r"\d{12}-(\d{8}-)?[0-9a-f]{16}(~\d+)?\.[a-z]+")
+"""A batch, or an epoch and a version, then chance: such a name no two files have."""
 
 
 class Place(ABC):
@@ -195,7 +198,7 @@ class LocalPlace(Place):
 
 
 class RemotePlace(Place):
-    """A folder of any file system that fsspec reaches; files written or read here stay in a cache on the local disk."""
+    """A folder of any file system that fsspec reaches; files whose names are not given again stay in a local cache."""
 
     # Here a file that is being written cannot be seen; elsewhere it is written under another name and moved.
     _WHOLE_FILES: Final = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"))
@@ -236,7 +239,9 @@ class RemotePlace(Place):
 
     def local_path(self, name: str) -> Path:
         path = self._cache.local_path(name)
-        if not path.exists():
+        if not self._kept(name):
+            self._cache._write(name, self.read(name))
+        elif not path.exists():
             self.read(name)
         return path
 
@@ -249,8 +254,8 @@ class RemotePlace(Place):
 
     @staticmethod
     def _kept(name: str) -> bool:
-        """Manifests have fixed names and may be replaced by another attempt: the cache must not hide that."""
-        return not name.endswith((".manifest", ".json"))
+        """Other names are given again, by another attempt or another life of a flow: the cache must not hide that."""
+        return _GIVEN_ONCE.fullmatch(_last(name)) is not None
 
     def files(self, folder: str) -> dict[str, int]:
         return {_last(one["name"]): int(one["size"]) for one in self._entries(folder) if one["type"] == "file"}

@@ -146,6 +146,22 @@ def test_where_all_is_damaged_nothing_begins_anew(store: FlowStore, tmp_path: Pa
         store.restore("k.0")
 
 
+def test_no_host_remembers_files_of_a_flow_that_was_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs begin again, and so do the names of files."""
+    hosts = []
+    for host in ("driver", "worker"):
+        monkeypatch.setenv("HEADRACE_STATE_CACHE", str(tmp_path / host))
+        hosts.append(FlowStore(f"local://{tmp_path}/state", "f"))
+    driver, worker = hosts
+    name = "000001000001-00000001-k.0-k"
+    worker.commit(_snapshot(1_000_001, 1, (name,), {name: b"of the first life"}), {})
+    driver.delete()
+    driver.commit(_snapshot(1_000_001, 1, (name,), {name: b"of the second life"}), {})
+    found = worker.restore("k.0")
+    assert found is not None
+    assert found.read(name) == b"of the second life"
+
+
 # ------------------------------------------------------------------ collection
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from headrace.errors import EnvironmentProblem, StateDamaged, StateError
 from headrace.state.places import ON_WRITE, Place, RemotePlace, place_of
+from headrace.state.store import StageStore
 
 KINDS = ("path", "file", "local", "memory")
 _NOBODY = 65534
+_KEPT = "000001000001-00000001-0123456789abcdef~1.kept"
 
 
 @pytest.fixture(params=KINDS)
@@ -61,13 +63,42 @@ def test_a_remote_file_is_fetched_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HEADRACE_STATE_CACHE", str(tmp_path / "cache"))
     place = place_of(f"local://{tmp_path}/state")
     assert isinstance(place, RemotePlace)
-    place.write("q/1.events", b"abc")
-    place.write("q/1.manifest", b"m")
-    (tmp_path / "state/q/1.events").unlink()
-    (tmp_path / "state/q/1.manifest").unlink()
-    assert place.read("q/1.events") == b"abc"
-    with pytest.raises(StateDamaged):  # what may be replaced is not taken from the cache
-        place.read("q/1.manifest")
+    names = [StageStore(place, "q").new_name(7, "events"), f"f/tasks/k.0/files/{_KEPT}"]
+    for name in names:
+        place.write(name, b"abc")
+        (tmp_path / "state" / name).unlink()
+        assert place.read(name) == b"abc"
+        assert place.local_path(name).read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q/stage/batches/000000000007/0-of-2.manifest",
+        "q/stage/definitions/000000000007.json",
+        "q/synchronize-p/000000000007/0-of-2",
+        "f/flow",
+        "f/runs/000001",
+        "f/tasks/k.0/moment",
+        "f/tasks/k.0/holds~1.0123456789abcdef",
+        "f/tasks/k.0/files/000001000001-00000001-k.0-k",
+        "f/tasks/k.0/files/000001000001-00000001-0123456789abcdef.0-k",
+        "f/tasks/k.0/files/000001000001-00000001-0123456789abcdef.0~1-k.kept",
+    ],
+)
+def test_what_may_be_written_again_is_not_taken_from_the_cache(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = []
+    for host in ("a", "b"):
+        monkeypatch.setenv("HEADRACE_STATE_CACHE", str(tmp_path / host))
+        hosts.append(place_of(f"local://{tmp_path}/state"))
+    one, other = hosts
+    one.write(name, b"first")
+    assert other.read(name) == other.local_path(name).read_bytes() == b"first"
+    other.delete_folder(name.partition("/")[0])
+    other.write(name, b"second")
+    assert one.read(name) == one.local_path(name).read_bytes() == b"second"
 
 
 def test_a_location_that_is_a_file(tmp_path: Path) -> None:
