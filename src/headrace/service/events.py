@@ -6,8 +6,10 @@ import base64
 import binascii
 import datetime as dt
 import json
+import math
+import struct
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,12 +21,18 @@ from headrace.model.arrow_streams import read_stream
 
 MOST_EVENTS: Final = 10_000
 _SHOWN: Final = 60
+_LONG: Final = 400
+"""A whole number of so many digits is none in any column, and takes long to read."""
+
+
+class _Number(str):
+    """A number as it is written: its column says what is made of it."""
 
 
 def from_json_body(body: bytes, schema: pa.Schema, needed: tuple[str, ...]) -> pa.RecordBatch:
     """One event, an object, or many, an array of them. `needed` columns must be there. Raises RequestRefused."""
     try:
-        found = json.loads(body, parse_constant=_no_constant)
+        found = json.loads(body, parse_float=_Number, parse_int=_whole, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise RequestRefused(f"the body is not JSON: {error}", 400) from None
     events = [found] if isinstance(found, dict) else found
@@ -111,9 +119,10 @@ def _converter(type: pa.DataType) -> Callable[[Any], Any]:
         low, high = -(1 << (type.bit_width - 1)), (1 << (type.bit_width - 1)) - 1
         return lambda value: _int(value, low, high)
     if pa.types.is_floating(type):
-        return _float
+        return _single if pa.types.is_float32(type) else _float
     if pa.types.is_decimal(type):
-        return lambda value: _decimal(value, type)
+        one, exact = Decimal(1).scaleb(-type.scale), Context(type.precision, traps=[InvalidOperation, Inexact])
+        return lambda value: _decimal(value, one, exact)
     if pa.types.is_timestamp(type):
         return lambda value: _time(value, type)
     if pa.types.is_date(type):
@@ -136,25 +145,31 @@ def _int(value: Any, low: int, high: int) -> int:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | _Number):
         raise TypeError
-    return float(value)
-
-
-def _decimal(value: Any, type: pa.DataType) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError
-    try:
-        number = Decimal(str(value))
-    except InvalidOperation:
-        raise ValueError from None
-    if not number.is_finite() or number != round(number, type.scale):
+    found = float(value)
+    if not math.isfinite(found):
         raise ValueError
-    return Decimal(round(number, type.scale))
+    return found
+
+
+def _single(value: Any) -> float:
+    found = _float(value)
+    struct.pack("<f", found)  # raises where it is too large
+    return found
+
+
+def _decimal(value: Any, one: Decimal, exact: Context) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    number = Decimal(value).quantize(one, context=exact)  # raises where digits would be lost
+    if not number.is_finite():
+        raise ValueError
+    return number
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
+    if type(value) is not str:  # and no number
         raise TypeError
     value.encode()  # raises where it is half of a character
     return value
@@ -169,10 +184,14 @@ def _time(value: Any, type: pa.DataType) -> dt.datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
 
 
+def _whole(text: str) -> int | _Number:
+    return int(text) if len(text) < _LONG else _Number(text)
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not in JSON")
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
+    text = value if isinstance(value, _Number) else json.dumps(value, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
