@@ -83,12 +83,26 @@ def _as_read(schema: pa.Schema) -> pa.Schema:
 
 
 def _as(column: pa.Array, entry: pa.Field) -> pa.Array:
+    if not _holds(column, entry.type):
+        raise ValueError(f"column {entry.name}: there is a number too large for {entry.type}")
     if not pa.types.is_date(entry.type):
         return column
     try:
         return column.cast(entry.type)
     except pa.ArrowInvalid as error:
         raise ValueError(f"column {entry.name}: {error}") from None
+
+
+def _holds(column: pa.Array, type: pa.DataType) -> bool:
+    """Arrow's reader makes infinity of what is too large, and decimals of more digits than they have."""
+    if pa.types.is_floating(type):
+        return not np.isinf(column.to_numpy(zero_copy_only=False)).any()
+    if pa.types.is_decimal(type):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+    return True
 
 
 _readers = functools.lru_cache(maxsize=64)(readers_of)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import re
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +50,32 @@ def test_dates_are_texts(count: int) -> None:
     )
     with pytest.raises(ValueError, match=r"column day: .*2024-02-30"):
         from_json(schema)(_messages(*[b'{"day": "2024-02-30"}'] * count))
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("text", ["1.234567890123456789", "12345678901234567890.123456789012345678", "1e19", "-7"])
+def test_decimals_are_what_was_written(text: str, count: int) -> None:
+    found = from_json(pa.schema([("x", pa.decimal128(38, 18))]))(_messages(*[f'{{"x": {text}}}'.encode()] * count))
+    assert found.column(0)[-1].as_py() == Decimal(text)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize(
+    ("type", "text", "said"),
+    [
+        (pa.float64(), "1e400", "Number too big to be stored in double"),
+        (pa.float64(), "9" * 400, "column x: there is a number too large for double"),
+        (pa.float64(), "-Infinity", "column x: there is a number too large for double"),
+        (pa.float32(), "-1e39", "column x: there is a number too large for float"),
+        (pa.decimal128(5, 2), "1.255", "requires scale 3"),
+        (pa.decimal128(5, 2), "1000", "column x: there is a number too large for decimal128(5, 2)"),
+        (pa.decimal128(38, 18), "1e400", "Number too big to be stored in double"),
+    ],
+)
+def test_numbers_that_a_column_cannot_hold_are_refused(type: pa.DataType, text: str, said: str, count: int) -> None:
+    good = [b'{"x": 1}', b"{}"] * (count // 2)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        from_json(pa.schema([("x", type)]))(_messages(*good, f'{{"x": {text}}}'.encode()))
 
 
 def test_a_batch_of_none() -> None:
