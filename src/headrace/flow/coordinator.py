@@ -307,19 +307,25 @@ class Coordinator:
         effects += self._truncate_beats()
         for name, report in message["tasks"].items():
             task = self.plan.tasks[task_of(name)]
-            # A queue from outside may have other readers.
-            if not task.channels:
-                continue
             # One that does not know yet that it is to speak has nothing to begin with again but commits of others.
             is_new = report["silent"] and self._voices.get(task.name) == name
             self._keep_from[name] = {} if is_new else report["keep_from"]
-            copies = [each for each in self._copies[task.name] if self._counts_for_room(each)]
-            for queue in report["keep_from"]:
-                position = min(self._keep_from.get(each, {}).get(queue, 0) for each in copies)
+            # A queue from outside may have other readers.
+            for queue in report["keep_from"] if task.channels else ():
+                position = self._needed_from(task.name, queue)
                 if position > self._truncated.get(queue, 0):
                     self._truncated[queue] = position
                     effects.append(Truncate(queue, position))
         return effects
+
+    def needed_from(self, queue: str) -> int:
+        """From where on this flow may still read a queue, wherever its copies start from; 0 while that is not known."""
+        readers = [task.name for task in self.plan.tasks.values() if queue in task.inboxes]
+        return min((self._needed_from(task, queue) for task in readers), default=0)
+
+    def _needed_from(self, task: str, queue: str) -> int:
+        copies = [each for each in self._copies[task] if self._counts_for_room(each)]
+        return min((self._keep_from.get(each, {}).get(queue, 0) for each in copies), default=0)
 
     def _truncate_beats(self) -> list[CoordinatorEffect]:
         if self.plan.beats is None or self._now - self._beats_at < _BEATS_S:

@@ -178,6 +178,11 @@ class Job:
         with self._lock:
             return self._coordinator.reports()
 
+    def needed_from(self, queue: str) -> int:
+        """What is before this position of a queue, one from outside too, no copy reads again; 0 if nothing is known."""
+        with self._lock:
+            return self._coordinator.needed_from(queue)
+
     @property
     def is_over(self) -> bool:
         return self._over.is_set()

@@ -244,11 +244,9 @@ class Engine:
             while left - kept[0][1] >= _REMEMBERED:
                 left -= kept.popleft()[1]
             self._queues.truncate(outside(self._answers), kept[0][0])
-        reports = self.job.reports()
-        name = outside(self._events)
-        keep = [report["keep_from"].get(name, 0) for task, report in reports.items() if task.startswith("events.")]
-        if keep and min(keep) > 0:
-            self._queues.truncate(name, min(keep))
+        needed = self.job.needed_from(outside(self._events))
+        if needed > 0:
+            self._queues.truncate(outside(self._events), needed)
 
 
 def _resolve(waiting: _Waiting) -> None:

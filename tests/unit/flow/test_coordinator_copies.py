@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
+from headrace.flow.builder import Flow
 from headrace.flow.coordinator import Coordinator
 from headrace.flow.copies import Replication, agreed, task_of
 from headrace.flow.effects import (
@@ -21,7 +23,7 @@ from headrace.flow.effects import (
 )
 from headrace.flow.plan import Plan, make_plan
 
-from .coordinator_script import DONE, Script, plan_of, task_says
+from .coordinator_script import DONE, NUMBERS, Script, plan_of, task_says
 
 _INBOX = "f.in.out.0"
 _LEAVE = Tell({"say": "leave"})
@@ -219,6 +221,58 @@ def test_reports_of_an_older_epoch_let_nothing_go() -> None:
     stale = {"worker": 0, "epoch": old, "probe": None, "paused": False, "tasks": {"out.0~1": task}}
     assert script.on(Reported(stale)) == []
     assert script.keeps(1, 9) == []
+
+
+_OUTSIDE = "q.events"
+
+
+def _outside_script(mode: str = "active") -> _Script:
+    """Two copies of a task that reads a queue of the outside, in workers 0 and 1."""
+    flow = Flow("f")
+    flow.sink("out", flow.source("s", hr.queue("events", NUMBERS)), hr.queue("answers"))
+    script = _Script(mode, plan=make_plan(flow.graph()))
+    assert script.tasks == {0: ("s.0",), 1: ("s.0~1",)}
+    return script.up()
+
+
+def _needs(script: _Script, worker: int, position: int | None, **values: Any) -> int:
+    [name] = script.tasks[worker]
+    values = {"silent": name in script.silent[worker], **values}
+    keep = {} if position is None else {_OUTSIDE: position}
+    assert script.report(worker, {name: task_says(keep_from=keep, **values)}) == [], "others may read it"
+    return script.machine.needed_from(_OUTSIDE)
+
+
+def test_a_queue_from_outside_is_needed_from_where_the_copy_is_that_is_behind() -> None:
+    script = _outside_script()
+    assert _needs(script, 0, 50, records_in=90) == 0, "nothing is known of the other one"
+    assert _needs(script, 1, 20, records_in=60) == 20
+    assert _needs(script, 0, 70, records_in=99) == 20
+    assert script.machine.needed_from("q.answers") == 0, "it does not read that"
+
+
+def test_a_queue_from_outside_is_needed_whole_while_a_copy_restores() -> None:
+    script = _outside_script()
+    _needs(script, 1, 20)
+    assert _needs(script, 0, 50) == 20
+    script.dies(1)
+    assert _needs(script, 0, 55) == 55, "it will begin with a newer commit"
+    script.restores(1)
+    assert _needs(script, 0, 80) == 0, "it has found one, and nobody knows which"
+    assert _needs(script, 1, None) == 0, "it has no commits of its own"
+    assert _needs(script, 1, 60) == 60
+    script.dies(0)
+    script.dies(1)
+    assert script.machine.needed_from(_OUTSIDE) == 0
+
+
+def test_a_queue_from_outside_is_needed_by_one_that_begins_to_speak() -> None:
+    script = _outside_script("standby")
+    _needs(script, 0, 20)
+    assert _needs(script, 1, 50) == 20
+    assert _spoken(script.dies(0)) == ["s.0~1"]
+    assert _needs(script, 1, 60, silent=True) == 0, "it has not heard yet: that was said in silence"
+    assert _needs(script, 1, 30, silent=False) == 30
 
 
 def test_beats_that_all_have_read_for_a_while_are_let_go() -> None:
