@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 from headrace.errors import FlowError
 from headrace.flow.io import Opening, Sink, SinkWriter
+from headrace.model.folders import make_folder, sync_folder
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ParquetSink(Sink):
 
     def check(self) -> None:
         try:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            make_folder(Path(self.folder))
         except OSError as error:
             raise FlowError(f"sink folder {self.folder}: {error.strerror}; name a folder that can be written") from None
 
@@ -67,11 +69,14 @@ class _ParquetWriter(SinkWriter):
             self._look()
             had = max(0, self._covered - first)
             if had >= table.num_rows:
-                return
+                break
             self._covered = max(self._covered, first)
             if self._named(table.slice(had), self._path(self._covered)):
                 self._covered += table.num_rows - had
-                return
+                break
+        # Also where another copy has named it: what is committed next counts on it.
+        with self._explained(f"cannot keep {self._path(first).name}"):
+            sync_folder(self._folder)
 
     def _look(self) -> None:
         """How far the files of this task go."""
@@ -88,21 +93,29 @@ class _ParquetWriter(SinkWriter):
         """False where there is a file of this name by now."""
         temporary = self._folder / f".{path.name}.{uuid.uuid4().hex}"
         try:
-            with open(temporary, "wb") as file:
-                pq.write_table(table, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)
+            with self._explained(f"cannot write {path.name}"):
+                with open(temporary, "wb") as file:
+                    pq.write_table(table, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(temporary, path)
         except FileExistsError:
             return False
-        except OSError as error:
-            raise FlowError(
-                f"sink folder {self._folder}: cannot write {path.name} ({error.strerror}); see that there is "
-                f"space, and that it may be written"
-            ) from error
         finally:
             temporary.unlink(missing_ok=True)
         return True
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise FlowError(
+                f"sink folder {self._folder}: {what} ({error.strerror}); see that there is space, and that it may be "
+                f"written"
+            ) from error
 
 
 def _rows(path: Path) -> int:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.errors import FrameDamaged, QueueDamaged
+from headrace.model.folders import sync_folder
 from headrace.model.frames import HEADER_BYTES, size_of, stamped
 from headrace.queues.protocol import Entry
-from headrace.queues.segments import QueueFiles, checked_size, refused, sync_folder
+from headrace.queues.segments import QueueFiles, checked_size, refused
 
 _CURSORS_S: Final = 1.0
 """How long it may take until a new reader is noticed."""

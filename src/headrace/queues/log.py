@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from headrace.errors import QueueError
+from headrace.model.folders import sync_folder
 from headrace.queues.ends import AppendEnd, Cursor, ReadEnd
 from headrace.queues.protocol import Entry, Queues, Reader, Writer
 from headrace.queues.recovery import recover
-from headrace.queues.segments import QueueFiles, refused, sync_folder
+from headrace.queues.segments import QueueFiles, refused
 from headrace.queues.tail import boot_id
 from headrace.queues.watch import PollingWatch, watch_files_in
 

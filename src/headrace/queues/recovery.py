@@ -12,7 +12,8 @@ import os
 from bisect import bisect_right
 
 from headrace.errors import FrameDamaged, QueueError
-from headrace.queues.segments import QueueFiles, checked_size, sync_folder
+from headrace.model.folders import sync_folder
+from headrace.queues.segments import QueueFiles, checked_size
 from headrace.queues.tail import boot_id
 
 

@@ -25,6 +25,7 @@ from typing import Final, Self
 
 from headrace.errors import FrameDamaged, QueueDamaged, QueueError
 from headrace.model import frames
+from headrace.model.folders import sync_folder
 from headrace.queues.tail import RECORD_BYTES, RecordDamaged, TailRecord
 
 _SUFFIX: Final = ".seg"
@@ -61,14 +62,6 @@ def checked_size(view: memoryview, at: int) -> int:
     if size > frames.HEADER_BYTES and zlib.crc32(view[at + frames.HEADER_BYTES : at + size]) != crc:
         raise FrameDamaged("its checksum is wrong")
     return size
-
-
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class QueueFiles:

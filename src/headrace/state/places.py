@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from headrace.errors import EnvironmentProblem, StateDamaged, StateError
+from headrace.model.folders import make_folder, sync_folder
 
 ON_WRITE: Final = "HEADRACE_ON_WRITE"
 """An environment variable for tests: `module:function`, called with the name of a file before and after each write."""
@@ -122,7 +123,7 @@ class LocalPlace(Place):
         try:
             file = open(temporary, "wb")  # noqa: SIM115
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             file = open(temporary, "wb")  # noqa: SIM115
         try:
             with file:
@@ -130,6 +131,7 @@ class LocalPlace(Place):
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            sync_folder(path.parent)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
@@ -137,9 +139,11 @@ class LocalPlace(Place):
     def adopt(self, path: Path, name: str) -> None:
         with self._explained(f"cannot write {name}"):
             _tell("before", name)
-            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+            folder = (self._root / name).parent
+            make_folder(folder)
             try:
                 os.link(path, self._root / name)
+                sync_folder(folder)
             except OSError:  # another disk, or no links here
                 self._write(name, path.read_bytes())
         _tell("after", name)
