@@ -80,7 +80,8 @@ class FlowStore:
         run, owner = max(taken, default=0) + 1, uuid.uuid4().hex
         losses = self._losses(plan, queues, run - 1)
         record = {"owner": owner, "incarnation": queues.incarnation(), "losses": [loss.as_json() for loss in losses]}
-        self._place.write(f"{self.flow}/runs/{run:06d}", seal_record(record))
+        # Who has this number has its epochs, alone.
+        self._place.create(f"{self.flow}/runs/{run:06d}", seal_record(record))
         if unseal_record(self._place.read(f"{self.flow}/runs/{run:06d}"), "")["owner"] != owner:
             raise FlowError(f"flow {self.flow} is being started by somebody else at this very moment")
         return run, began_us, losses
@@ -108,7 +109,7 @@ class FlowStore:
         name = f"{self.flow}/flow"
         if "flow" not in self._place.files(self.flow):
             record = {"format": FORMAT, "began_us": time.time_ns() // 1000, "layout": plan.layout}
-            self._place.write(name, seal_record(record))
+            self._place.create(name, seal_record(record))
         found = unseal_record(self._place.read(name), self._place.path_of(name))
         if found["format"] > FORMAT:
             raise StateMismatch(

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -28,6 +28,7 @@ ON_WRITE: Final = "HEADRACE_ON_WRITE"
 
 _TEMPORARY: Final = ".part-"
 _DEAD_SECONDS: Final = 3600
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 _GIVEN_ONCE: Final = re.compile(r"\d{12}-(\d{8}-)?[0-9a-f]{16}(~\d+)?\.[a-z]+")
 """A batch, or an epoch and a version, then chance: such a name no two files have."""
 
@@ -43,6 +44,13 @@ class Place(ABC):
         with self._explained(f"cannot write {name}"):
             _tell("before", name)
             self._write(name, content)
+        _tell("after", name)
+
+    def create(self, name: str, content: Any) -> None:
+        """Like `write`, but a file of the same name stays; where the store cannot do that, it is replaced. Read it."""
+        with self._explained(f"cannot write {name}"):
+            _tell("before", name)
+            self._create(name, content)
         _tell("after", name)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -83,6 +91,9 @@ class Place(ABC):
     def _write(self, name: str, content: Any) -> None: ...
 
     @abstractmethod
+    def _create(self, name: str, content: Any) -> None: ...
+
+    @abstractmethod
     def _read(self, name: str, offset: int, size: int | None) -> bytes: ...
 
     @abstractmethod
@@ -117,6 +128,19 @@ class LocalPlace(Place):
         self._root = Path(location)
 
     def _write(self, name: str, content: Any) -> None:
+        self._named(name, content, os.replace)
+
+    def _create(self, name: str, content: Any) -> None:
+        try:
+            self._named(name, content, os.link)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._write(name, content)
+
+    def _named(self, name: str, content: Any, give_name: Callable[[Path, Path], None]) -> None:
         path = self._root / name
         # A name that no other process on any machine has: the folder may be shared by many.
         temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
@@ -130,11 +154,10 @@ class LocalPlace(Place):
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            give_name(temporary, path)
             sync_folder(path.parent)
-        except OSError:
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
 
     def adopt(self, path: Path, name: str) -> None:
         with self._explained(f"cannot write {name}"):
@@ -226,6 +249,17 @@ class RemotePlace(Place):
             self._files.mv(temporary, path)
         if self._kept(name):
             self._cache._write(name, content)
+
+    def _create(self, name: str, content: Any) -> None:
+        if not self._whole:
+            self._write(name, content)
+            return
+        try:
+            self._files.pipe_file(self._path(name), bytes(content), mode="create")
+        except FileExistsError:
+            pass
+        except (TypeError, ValueError, NotImplementedError):  # a store, or a version of its package, without that
+            self._write(name, content)
 
     def _read(self, name: str, offset: int, size: int | None) -> bytes:
         if not self._kept(name):

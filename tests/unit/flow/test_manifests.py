@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +244,61 @@ def test_runs_are_numbered_and_the_beginning_is_kept(store: FlowStore) -> None:
     assert first == 1
     assert began_us > 1_700_000_000_000_000
     assert [_begun(store, _plan()) for _ in range(2)] == [(2, began_us), (3, began_us)]
+
+
+def _driver(store: FlowStore, before: Any) -> int | str:
+    """The number of its run, or what it was told. It does something after it has chosen a number."""
+    losses = store._losses
+    store._losses = lambda *arguments: (before(), losses(*arguments))[1]  # type: ignore[method-assign]
+    queues = LogQueues(f"{store.location.rpartition('//')[2]}-queues")
+    queues.create(_plan().queues)
+    try:
+        return store.begin_run(_plan(), queues)[0]
+    except FlowError as error:
+        return str(error)
+
+
+@pytest.fixture(params=["path", "memory"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADRACE_STATE_CACHE", str(tmp_path / "cache"))
+    return str(tmp_path / "state") if request.param == "path" else f"memory:/{tmp_path}/state"
+
+
+_REFUSED = "flow f is being started by somebody else at this very moment"
+
+
+def test_of_two_drivers_the_one_that_takes_a_run_first_has_it(shared: str) -> None:
+    one, other = FlowStore(shared, "f"), FlowStore(shared, "f")
+    found: list[int | str] = []
+    late = _driver(one, lambda: found.append(_driver(other, lambda: None)))
+    assert [*found, late] == [1, _REFUSED]
+
+
+def test_of_many_drivers_one_has_a_run(tmp_path: Path) -> None:
+    drivers = 8
+    together = threading.Barrier(drivers, timeout=30)
+    with ThreadPoolExecutor(drivers) as pool:
+        for run in (1, 2, 3):
+            futures = [pool.submit(_driver, FlowStore(str(tmp_path), "f"), together.wait) for _ in range(drivers)]
+            assert Counter(future.result() for future in futures) == {run: 1, _REFUSED: drivers - 1}
+
+
+def test_drivers_that_begin_together_agree_on_when_the_flow_began(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of sinks are named by it."""
+    one, other = FlowStore(shared, "f"), FlowStore(shared, "f")
+    began: list[int] = []
+    files, looks = one._place.files, iter([True])
+
+    def look(folder: str) -> dict[str, int]:
+        found = files(folder)
+        if next(looks, False):
+            began.append(other.check(_plan()))
+        return found
+
+    monkeypatch.setattr(one._place, "files", look)
+    began.append(one.check(_plan()))
+    began.append(other.check(_plan()))
+    assert len(set(began)) == 1
 
 
 @pytest.mark.parametrize(

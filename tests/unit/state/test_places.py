@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import uuid
@@ -42,6 +43,26 @@ def test_what_is_written_is_read(place: Place) -> None:
     place.write("q/stage/a.manifest", b"one")
     place.write("q/stage/a.manifest", b"two")
     assert place.read("q/stage/a.manifest") == b"two"
+
+
+def test_what_is_created_is_not_replaced(place: Place) -> None:
+    place.create("f/runs/000001", b"one")
+    place.create("f/runs/000002", b"two")
+    assert place.files("f/runs") == {"000001": 3, "000002": 3}
+    place.create("f/runs/000001", b"another")
+    replaces = place.location.startswith("local:")  # it has nothing better, and says so
+    assert place.read("f/runs/000001") == (b"another" if replaces else b"one")
+
+
+def test_a_file_is_created_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("headrace.state.places.os.link", refuse)
+    place = place_of(str(tmp_path))
+    place.create("f/flow", b"one")
+    assert place.read("f/flow") == b"one"
+    assert place.files("f") == {"flow": 3}
 
 
 def test_what_is_not_there(place: Place) -> None:
