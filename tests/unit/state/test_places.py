@@ -54,6 +54,35 @@ def test_what_is_created_is_not_replaced(place: Place) -> None:
     assert place.read("f/runs/000001") == (b"another" if replaces else b"one")
 
 
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (OSError(errno.EINVAL, "At least one of the pre-conditions you specified did not hold"), b"one"),
+        (OSError(errno.ENOSYS, "NotImplemented"), b"another"),
+        (TypeError("unexpected keyword argument 'mode'"), b"another"),
+    ],
+)
+def test_stores_have_words_of_their_own_for_what_is_there(
+    error: Exception, kept: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of(f"memory://{uuid.uuid4().hex}")
+    assert isinstance(place, RemotePlace)
+    place.write("f/flow", b"one")
+    write = place._files.pipe_file
+
+    def pipe_file(path: str, content: bytes, mode: str = "overwrite") -> None:
+        if mode == "create":
+            raise error
+        write(path, content)
+
+    monkeypatch.setattr(place._files, "pipe_file", pipe_file)
+    place.create("f/flow", b"another")
+    assert place.read("f/flow") == kept
+    if kept == b"one":
+        with pytest.raises(StateError, match="cannot write f/runs"):
+            place.create("f/runs", b"another")
+
+
 def test_a_file_is_created_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*paths: Path) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
