@@ -250,7 +250,7 @@ def _driver(store: FlowStore, before: Any) -> int | str:
     """The number of its run, or what it was told. It does something after it has chosen a number."""
     losses = store._losses
     store._losses = lambda *arguments: (before(), losses(*arguments))[1]  # type: ignore[method-assign]
-    queues = LogQueues(f"{store.location.rpartition('//')[2]}-queues")
+    queues = LogQueues(f"{store.location.removeprefix('memory:/')}-queues")
     queues.create(_plan().queues)
     try:
         return store.begin_run(_plan(), queues)[0]
