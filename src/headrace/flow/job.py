@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace import errors
@@ -82,7 +82,7 @@ class Job:
         self._pace, self._room_bytes, self._batch_records = pace or Pace(), room_bytes, batch_records
         store = FlowStore(location, graph.name)
         store.check(self._plan)
-        queues.create([*self._plan.queues, control_queue(graph.name), report_queue(graph.name)])
+        queues.create(self.queues)
         run, self._began_us, self._losses = store.begin_run(self._plan, queues)
         self._writer = queues.writer()
         reports = report_queue(graph.name)
@@ -144,8 +144,12 @@ class Job:
         """After it is over: its queues, those outside too, and its commits are gone; the next start begins anew."""
         if not self._over.is_set():
             raise FlowError(f"flow {self.name} runs; stop it first")
-        self._queues.delete([*self._plan.queues, control_queue(self.name), report_queue(self.name)])
-        FlowStore(self._location, self.name).delete()
+        forget(self.name, self._location, self._queues, self.queues)
+
+    @property
+    def queues(self) -> list[str]:
+        """The names of all its queues, those outside too."""
+        return [*self._plan.queues, control_queue(self.name), report_queue(self.name)]
 
     # ------------------------------------------------------------------ metrics
 
@@ -265,3 +269,9 @@ class Job:
             self._problem = kind.__new__(kind)
             self._problem.args = (finish.problem,)
         self._over.set()
+
+
+def forget(flow: str, location: str, queues: Queues, names: Sequence[str]) -> None:
+    """Delete what is left of a flow that does not run: these queues, and its commits. Again, where it was killed."""
+    queues.delete(names)
+    FlowStore(location, flow).delete()

@@ -105,7 +105,7 @@ class Engine:
         self._thread.start()
 
     def _flow(self, parallelism: int) -> Flow:
-        flow = Flow(f"stream-{self.spec.name}")
+        flow = Flow(flow_of(self.spec.name))
         events = flow.source("events", queue(self._events, self._schema))
         scored = flow.measure(SCORE, self.spec.metrics(), events, parallelism=parallelism)
         flow.sink("answers", scored, queue(self._answers))
@@ -247,6 +247,11 @@ class Engine:
         needed = self.job.needed_from(outside(self._events))
         if needed > 0:
             self._queues.truncate(outside(self._events), needed)
+
+
+def flow_of(stream: str) -> str:
+    """The name of the flow of a stream."""
+    return f"stream-{stream}"
 
 
 def _resolve(waiting: _Waiting) -> None:

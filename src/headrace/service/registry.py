@@ -6,11 +6,12 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import FlowError, RequestRefused
+from headrace.flow.job import forget
 from headrace.language.names import did_you_mean
 from headrace.queues.protocol import Queues
-from headrace.service.engine import Engine, state_of
+from headrace.service.engine import Engine, flow_of, state_of
 from headrace.service.streams import StreamSpec
-from headrace.spark.live import slot_count
+from headrace.spark.live import slot_count, state_at
 from headrace.state.places import place_of
 from headrace.state.sealed import seal_record, unseal_record
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FOLDER: Final = "streams"
+_DELETED: Final = "deleted"
+"""What a stream that is being deleted is remembered by: the names of its queues."""
 
 
 class Registry:
@@ -33,11 +36,8 @@ class Registry:
 
     def start(self, wanted: list[StreamSpec]) -> None:
         """Those that are known at this place go on; those that are new begin. Raises where they differ."""
-        known = {}
-        for name in self._place.files(_FOLDER):
-            path = f"{_FOLDER}/{name}"
-            spec = StreamSpec.from_json(unseal_record(self._place.read(path), path))
-            known[spec.name] = spec
+        found = [self._remembered(name) for name in self._place.files(_FOLDER) if not name.startswith(".")]
+        known = {spec.name: spec for spec in found if spec is not None}
         for spec in wanted:
             before = known.setdefault(spec.name, spec)
             if (before.columns, before.time, before.id) != (spec.columns, spec.time, spec.id):
@@ -58,17 +58,35 @@ class Registry:
                     f"{len(self._engines) + 1} streams need {slots} task slots, and this session has {self._slots}; "
                     f"delete a stream, or start Spark with more cores"
                 )
+            self._remembered(spec.name)
             engine = Engine(self._spark, spec, self._at, self._queues, self._parallelism, replicas=self._replicas)
             self._place.write(f"{_FOLDER}/{spec.name}", seal_record(spec.as_json()))
             self._engines[spec.name] = engine
 
     def delete(self, name: str) -> None:
-        engine = self.engine(name)
         with self._lock:
-            self._engines.pop(name, None)
-        engine.close()
+            engine = self.engine(name)
+            # From here on it is deleted: who is killed now goes on with it at the next start.
+            queues = engine.job.queues
+            self._place.write(f"{_FOLDER}/{name}", seal_record({_DELETED: queues}))
+            self._engines.pop(name)
+            engine.close()
+            self._forget(name, queues)
+
+    def _remembered(self, name: str) -> StreamSpec | None:
+        """A stream at this place; None where there is none. What is left of one that was deleted goes."""
+        path = f"{_FOLDER}/{name}"
+        if name not in self._place.files(_FOLDER):
+            return None
+        record = unseal_record(self._place.read(path), path)
+        if _DELETED not in record:
+            return StreamSpec.from_json(record)
+        self._forget(name, record[_DELETED])
+        return None
+
+    def _forget(self, name: str, queues: list[str]) -> None:
+        forget(flow_of(name), state_at(self._at), self._queues, queues)
         self._place.delete(f"{_FOLDER}/{name}")
-        engine.job.forget()
 
     def engine(self, name: str) -> Engine:
         found = self._engines.get(name)

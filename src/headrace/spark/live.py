@@ -91,7 +91,12 @@ class Flow(DrawnFlow):
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
         pace = Pace(commit_s, min(0.5, commit_s), heartbeat_s)
         launcher = SparkLauncher(spark, self.name)
-        return Job(graph, launcher, used, f"{folder}/state", count, pace, room_bytes, batch_records, copies)
+        return Job(graph, launcher, used, state_at(folder), count, pace, room_bytes, batch_records, copies)
+
+
+def state_at(folder: str) -> str:
+    """Where flows at a place have their commits."""
+    return f"{folder}/state"
 
 
 def _local_folder(folder: str) -> Path:
