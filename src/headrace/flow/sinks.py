@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,9 @@ import pyarrow.parquet as pq
 from headrace.errors import FlowError
 from headrace.flow.io import Opening, Sink, SinkWriter
 from headrace.model.folders import make_folder, sync_folder
+
+_DIGITS: Final = 15
+"""Of the number in the name of a file."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,14 @@ class _ParquetWriter(SinkWriter):
     def _look(self) -> None:
         """How far the files of this task go."""
         if self._covered < 0:
-            there = sorted(self._folder.glob(f"{self._prefix}-*.parquet"))
+            # The sink out-1 is not task 1 of the sink out.
+            there = sorted(self._folder.glob(f"{self._prefix}-{'[0-9]' * _DIGITS}.parquet"))
             self._covered = int(there[-1].stem.rpartition("-")[2]) if there else 0
         while (path := self._path(self._covered)).exists():
             self._covered += _rows(path)
 
     def _path(self, first: int) -> Path:
-        return self._folder / f"{self._prefix}-{first:015d}.parquet"
+        return self._folder / f"{self._prefix}-{first:0{_DIGITS}d}.parquet"
 
     def _named(self, table: pa.Table, path: Path) -> bool:
         """False where there is a file of this name by now."""

@@ -132,6 +132,15 @@ def test_two_sinks_of_one_task_may_share_a_folder(tmp_path: Path) -> None:
     assert sorted(_found(tmp_path)) == [0, 1, 2, 100, 101, 102]
 
 
+def test_a_sink_whose_name_ends_like_a_task_has_files_of_its_own(tmp_path: Path) -> None:
+    _write(_writer(tmp_path, 0, node="out-1"), 0, 50)
+    _write(_writer(tmp_path, 0, node="out-1"), 50, 70)
+    _write(_writer(tmp_path, 1, node="out"), 0, 3)
+    names = [path.name for path in tmp_path.iterdir() if path.name.startswith("f-ff-out-1-00")]
+    assert names == ["f-ff-out-1-000000000000000.parquet"]
+    assert len(_found(tmp_path)) == 73
+
+
 def test_a_flow_that_is_begun_anew_does_not_take_old_files_for_its_own(tmp_path: Path) -> None:
     _write(_writer(tmp_path, began_us=1), 0, 3)
     _write(_writer(tmp_path, began_us=2), 0, 3)
