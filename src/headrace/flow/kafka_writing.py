@@ -9,7 +9,7 @@ of a task, and all its runs, send it to the same one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from headrace.flow.io import Opening, SinkWriter
 from headrace.flow.kafka_topic import HEADER, TIMEOUT_S, KafkaTopic, number_of, partitions_of
 from headrace.queues.kafka_client import (
     Deliveries,
+    Lot,
     Trouble,
     client_settings,
     confluent,
@@ -47,7 +48,7 @@ class KafkaWriter(SinkWriter):
         self._ends: dict[int, int] = {int(part): offset for part, offset in (committed or {}).items()}
         self._problem: Exception | None = None
         self._batches: list[tuple[Ints, pa.RecordBatch]] = []
-        self._deliveries = Deliveries()
+        self._deliveries = Deliveries(self._delivered)
         own: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "linger.ms": 0}
         if topic.transactional:
             own["transactional.id"] = f"headrace-{opening.flow}-{opening.node}-{opening.split}"
@@ -75,16 +76,20 @@ class KafkaWriter(SinkWriter):
         values = batch.column("value").to_pylist()
         keys = batch.column("key").to_pylist() if "key" in batch.schema.names else [None] * len(values)
         topic, partitions = self._topic.topic, self._partitions
-        for number, key, value in zip(numbers.tolist(), keys, values, strict=True):
-            header = {HEADER: f"{self._mark}:{number}"}
-            to = _BY_KEY if key else partitions[number % len(partitions)]
-            while True:
-                try:
-                    self._producer.produce(topic, value, key, to, headers=header, on_delivery=self._delivered)
-                    self._deliveries.sent += 1
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
+        lot, left = self._deliveries.begin(len(values)), len(values)
+        try:
+            for number, key, value in zip(numbers.tolist(), keys, values, strict=True):
+                header = {HEADER: f"{self._mark}:{number}"}
+                to = _BY_KEY if key else partitions[number % len(partitions)]
+                while True:
+                    try:
+                        self._producer.produce(topic, value, key, to, headers=header, on_delivery=lot.answer)
+                        left -= 1
+                        break
+                    except BufferError:
+                        self._producer.poll(0.1)
+        finally:
+            lot.withdraw(left)
         self._producer.poll(0)
 
     def _delivered(self, error: Any, message: Any) -> None:
@@ -93,27 +98,28 @@ class KafkaWriter(SinkWriter):
         else:
             # Of a message that a broker had already, it may not say where.
             self._ends[message.partition()] = max(message.offset() + 1, self._ends.get(message.partition(), 0))
-        self._deliveries.answer()
 
     def cut(self) -> Callable[[], Any]:
         batches, self._batches = self._batches, []
         # What comes after the cut may be there before the commit is: a task that starts again must find it.
-        sent, ends = self._deliveries.sent, dict(self._ends)
+        sent, ends = self._deliveries.cut(), dict(self._ends)
         return lambda: self._commit(batches, sent, ends)
 
-    def _commit(self, batches: list[tuple[Ints, pa.RecordBatch]], sent: int, ends: dict[int, int]) -> dict[str, int]:
+    def _commit(
+        self, batches: list[tuple[Ints, pa.RecordBatch]], sent: Sequence[Lot], ends: dict[int, int]
+    ) -> dict[str, int]:
         if batches:
             self._explained("begin", self._producer.begin_transaction)
             for numbers, batch in batches:
                 self._produce(numbers, batch)
-            self._wait_for(self._deliveries.sent)
+            self._wait_for(self._deliveries.cut())
             self._explained("commit to", lambda: self._producer.commit_transaction(TIMEOUT_S))
             ends = self._ends
         else:
             self._wait_for(sent)
         return {str(partition): offset for partition, offset in sorted(ends.items())}
 
-    def _wait_for(self, sent: int) -> None:
+    def _wait_for(self, sent: Sequence[Lot]) -> None:
         if self._deliveries.wait(self._producer, sent, TIMEOUT_S):
             raise unreachable(self._doing("write to"), self._topic.servers, TIMEOUT_S, self._trouble.reason)
         if self._problem is not None:

@@ -29,6 +29,7 @@ from headrace.queues.kafka_admin import KafkaAdmin, Topic, check_name, topic_of
 from headrace.queues.kafka_backlog import BacklogWatch
 from headrace.queues.kafka_client import (
     Deliveries,
+    Lot,
     Trouble,
     client_settings,
     confluent,
@@ -141,7 +142,7 @@ class KafkaWriter(Writer):
         self._topics: dict[str, Topic] = {}
         self._queue_of: dict[str, str] = {}
         self._failed: dict[str, QueueError] = {}
-        self._deliveries = Deliveries()
+        self._deliveries = Deliveries(self._on_delivery)
         self._sizes: dict[str, tuple[int, int]] = {}
         self._backlogs: BacklogWatch | None = None
         self._gave_up = False
@@ -160,15 +161,20 @@ class KafkaWriter(Writer):
                     f"queue {queue}: a frame of {len(frame):,} bytes is too long, topic {topic.name} takes "
                     f"{topic.most_bytes - _MESSAGE_EXTRA:,} bytes; cut it, or raise max.message.bytes of the topic"
                 )
-        for frame in frames:
-            self._produce(topic.name, frame)
-            size += len(frame)
+        lot, left = self._deliveries.begin(len(frames)), len(frames)
+        try:
+            for frame in frames:
+                self._produce(topic.name, frame, lot)
+                left -= 1
+                size += len(frame)
+        finally:
+            lot.withdraw(left)
         self._sizes[queue] = count + len(frames), size
         self._producer.poll(0)
         self._raise_failure(queue)
 
     def sync(self, queues: Collection[str]) -> None:
-        if left := self._deliveries.wait(self._producer, self._deliveries.sent, self._queues.timeout_s):
+        if left := self._deliveries.wait(self._producer, self._deliveries.cut(), self._queues.timeout_s):
             self._gave_up = True
             raise self._unreachable(f"append {left} frames, which are kept")
         self._gave_up = False
@@ -186,7 +192,7 @@ class KafkaWriter(Writer):
         if self._backlogs is not None:
             self._backlogs.stop()
         timeout_s = 0 if self._gave_up else self._queues.timeout_s
-        left = self._deliveries.wait(self._producer, self._deliveries.sent, timeout_s)
+        left = self._deliveries.wait(self._producer, self._deliveries.cut(), timeout_s)
         if left:
             self._producer.purge()
             self._producer.poll(0)
@@ -201,27 +207,22 @@ class KafkaWriter(Writer):
         self._sizes.setdefault(queue, (0, 0))
         return topic
 
-    def _produce(self, topic: str, frame: bytes) -> None:
+    def _produce(self, topic: str, frame: bytes, lot: Lot) -> None:
         deadline = 0.0
         while True:
             try:
-                self._producer.produce(topic, frame, partition=0, on_delivery=self._on_delivery)
+                self._producer.produce(topic, frame, partition=0, on_delivery=lot.answer)
+                return
             except BufferError:
                 deadline = deadline or time.monotonic() + self._queues.timeout_s
                 if time.monotonic() > deadline:
                     self._gave_up = True
                     raise self._unreachable("append a frame: the frames before it fill the memory for them") from None
                 self._producer.poll(_FULL_PAUSE_S)
-            else:
-                self._deliveries.sent += 1
-                return
 
     def _on_delivery(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self._note_failure(error, message)
-        self._deliveries.answer()
-
-    def _note_failure(self, error: Any, message: Any) -> None:
+        if error is None:
+            return
         queue = self._queue_of[message.topic()]
         doing = f"append to queue {queue}"
         if error.name() == "MSG_SIZE_TOO_LARGE":

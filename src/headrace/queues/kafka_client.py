@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,31 +54,58 @@ class Trouble:
         self.down_since = None
 
 
-class Deliveries:
-    """How many messages were given to a producer, and how many it has an answer for.
+class Lot:
+    """Messages that are waited for together: those between two cuts of `Deliveries`."""
 
-    A producer's own `flush` waits until it has nothing left at all, which under load may never be.
+    def __init__(self, note: Callable[[Any, Any], None], lock: threading.Lock):
+        self._note = note
+        self._lock = lock
+        self.unanswered = 0
+
+    def answer(self, error: Any, message: Any) -> None:
+        """What a producer calls, from whichever thread polls."""
+        self._note(error, message)
+        with self._lock:
+            self.unanswered -= 1
+
+    def withdraw(self, count: int) -> None:
+        """There will be no answer."""
+        with self._lock:
+            self.unanswered -= count
+
+
+class Deliveries:
+    """Which messages were given to a producer and have no answer yet: `note` gets each of these.
+
+    A producer's own `flush` waits until it has nothing left at all, which under load may never be. Answers come in the
+    order of their partition only, so to count them says nothing of a message: each lot of messages counts its own.
     """
 
-    def __init__(self) -> None:
-        self.sent = 0
-        self._answered = 0
+    def __init__(self, note: Callable[[Any, Any], None]) -> None:
+        self._note = note
         self._lock = threading.Lock()
+        self._lots = [Lot(note, self._lock)]
 
-    def answer(self) -> None:
-        """From whichever thread polls."""
+    def begin(self, count: int) -> Lot:
+        """Before so many messages are given to the producer, with the lot's `answer`."""
         with self._lock:
-            self._answered += 1
+            lot = self._lots[-1]
+            lot.unanswered += count
+            return lot
 
-    def wait(self, producer: Any, until: int, timeout_s: float) -> int:
-        """For the answers to the first `until` messages; gives how many are missing when the time is up."""
+    def cut(self) -> Sequence[Lot]:
+        """All that was begun so far, for `wait`."""
+        with self._lock:
+            before = [lot for lot in self._lots if lot.unanswered]
+            self._lots = [*before, Lot(self._note, self._lock)]
+            return before
+
+    def wait(self, producer: Any, lots: Sequence[Lot], timeout_s: float) -> int:
+        """For the answers to all messages of these; gives how many are missing when the time is up."""
         deadline = time.monotonic() + timeout_s
-        while self._answered < until:
-            left = deadline - time.monotonic()
-            producer.poll(max(0.0, min(left, _LOOK_S)))
-            if left <= 0:
-                break
-        return max(0, until - self._answered)
+        while (missing := sum(lot.unanswered for lot in lots)) and (left := deadline - time.monotonic()) > 0:
+            producer.poll(min(left, _LOOK_S))
+        return missing
 
 
 def client_settings(
