@@ -98,13 +98,6 @@ def replication(mode: str, replicas: int | Mapping[str, int], plan: Plan) -> Rep
         return Replication()
     found = Replication(mode, 1, dict(replicas)) if isinstance(replicas, Mapping) else Replication(mode, replicas)
     _check_tracked(found, plan)
-    for name, task in plan.tasks.items():
-        source = plan.graph.node(task.vertex.name).source
-        if source is not None and not source.starts_alike and found.copies(plan)[name] > 1:
-            raise FlowError(
-                f"source {task.vertex.name} begins with what comes after its start, and copies of it start at "
-                f"different moments; let it begin with the start of its topic, or give replicas of other stages only"
-            )
     return found
 
 

@@ -85,6 +85,8 @@ class WorkerSetup:
     silent: tuple[str, ...] = ()
     has_copies: bool = False
     """Are there other copies of these tasks?"""
+    beginnings: Mapping[str, Any] = field(default_factory=dict)
+    """How sources and sinks were when the flow first began."""
 
 
 def run_worker(setup: WorkerSetup) -> None:
@@ -212,6 +214,7 @@ class Host:
             self._setup.began_us,
             node=node,
             wake=lambda: self._wake(name),
+            beginning=self._setup.beginnings.get(node),
         )
 
     def _wake(self, task: str) -> None:

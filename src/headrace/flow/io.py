@@ -54,22 +54,26 @@ class Opening:
     """The source or sink."""
     wake: Callable[[], None] = lambda: None
     """To be called, from any thread, when there is something after there was nothing."""
+    beginning: Any = None
+    """What `beginning` of the source or sink gave when the flow first started: decided once, too."""
 
 
 class Source(ABC):
     """Where records come from."""
 
     schema: pa.Schema
-    starts_alike: bool = True
-    """Do all who open a split anew begin with the same record, whenever that is?"""
 
     def splits(self) -> int | None:
         """How many there are; None where there may be as many as the stage has tasks."""
         return None
 
+    def beginning(self) -> Any:
+        """Where its start is, if it is not the same at every look: asked for once, plain values for JSON."""
+        return None
+
     @abstractmethod
     def open(self, opening: Opening, position: Any) -> SplitReader:
-        """From a position of a `Feed`, or from the start (None)."""
+        """From a position of a `Feed`, or from the start (None): the same one for all who open it, at any time."""
 
     def check(self) -> None:  # noqa: B027
         """Raises an error that says what is wrong with it, before anything starts."""
@@ -100,6 +104,10 @@ class Sink(ABC):
     """Can records be seen only once a commit is whole? Then a substream has not ended before."""
     keeps_first: bool = False
     """May several copies of a task write to it, because of each record it keeps the first copy?"""
+
+    def beginning(self) -> Any:
+        """What must be known of how it was before the flow: asked for once, plain values for JSON."""
+        return None
 
     @abstractmethod
     def open(self, opening: Opening, committed: Any) -> SinkWriter:

@@ -84,6 +84,7 @@ class Job:
         store.check(self._plan)
         queues.create(self.queues)
         run, self._began_us, self._losses = store.begin_run(self._plan, queues)
+        self._beginnings = store.beginnings()
         self._writer = queues.writer()
         reports = report_queue(graph.name)
         self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
@@ -260,6 +261,7 @@ class Job:
             self._losses,
             start.silent,
             self._replication.mode != "none",
+            self._beginnings,
         )
 
     def _finish(self, finish: Finish) -> None:

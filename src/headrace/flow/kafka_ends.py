@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError
 from headrace.flow.io import Feed, Opening, Sink, SinkWriter, Source, SplitReader
-from headrace.flow.kafka_topic import KafkaTopic, number_of, partitions_of
+from headrace.flow.kafka_topic import KafkaTopic, number_of, offsets_of, partitions_of
 from headrace.flow.kafka_writing import KafkaWriter
 from headrace.queues.kafka import KafkaQueues
 from headrace.queues.kafka_client import (
@@ -41,12 +41,13 @@ class KafkaSource(Source):
 
     schema = MESSAGES
 
-    @property
-    def starts_alike(self) -> bool:  # type: ignore[override]
-        return self.topic.from_start
-
     def splits(self) -> int:
         return len(partitions_of(self.topic))
+
+    def beginning(self) -> dict[str, int] | None:
+        if self.topic.from_start:
+            return None
+        return {str(part): offset for part, offset in offsets_of(self.topic, committed=True).items()}
 
     def open(self, opening: Opening, position: Any) -> SplitReader:
         return KafkaSplit(self.topic, opening, position)
@@ -65,6 +66,10 @@ class KafkaSink(Sink):
     def keeps_first(self) -> bool:  # type: ignore[override]
         """Its readers do."""
         return self.topic.every_copy
+
+    def beginning(self) -> dict[str, int]:
+        """No message of this flow is before these offsets: clocks, which may differ, need not say it."""
+        return {str(part): offset for part, offset in offsets_of(self.topic).items()}
 
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
         return KafkaWriter(self.topic, opening, committed)
@@ -92,6 +97,9 @@ def kafka(
 ) -> KafkaTopic:
     """A Kafka topic as a source or a sink. `settings` are librdkafka's, for TLS and SASL and the like. A record without
     a key goes to the partitions in turn.
+
+    A source with `from_start=False` begins where the topic was when the flow was first started, ever after: what comes
+    while the flow does not run is read when it does again.
 
     `transactional` makes what a sink writes visible (to readers of committed messages) at each commit, all at once, and
     shuts out a worker that was replaced but does not know it; without, messages are there at once.
@@ -134,12 +142,17 @@ class KafkaSplit(SplitReader):
         own = {"group.id": f"headrace-{opening.flow}", "enable.auto.commit": False, "auto.offset.reset": "error"}
         wanted = {"fetch.wait.max.ms": "50", "queued.max.messages.kbytes": str(16 << 10), **topic.settings}
         self._consumer = new_client(confluent().Consumer, client_settings(topic.servers, wanted, self._trouble, own))
-        start = confluent().OFFSET_BEGINNING if topic.from_start else confluent().OFFSET_END
-        place = confluent().TopicPartition(topic.topic, self._partition, start if position is None else position)
-        self._consumer.assign([place])
+        start = self._start() if position is None else position
+        self._consumer.assign([confluent().TopicPartition(topic.topic, self._partition, start)])
         self._stopped, self._waits = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headrace-{topic.topic}", daemon=True)
         self._thread.start()
+
+    def _start(self) -> int:
+        """The same at every restart, whatever has come meanwhile: what was sent on has numbers from there."""
+        if self._topic.from_start:
+            return int(confluent().OFFSET_BEGINNING)
+        return int((self._opening.beginning or {}).get(str(self._partition), confluent().OFFSET_END))
 
     def _run(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.errors import FlowError
+from headrace.queues.kafka_admin import KafkaAdmin
 from headrace.queues.kafka_client import Trouble, client_settings, confluent, new_client, queue_error
 
 HEADER: Final = "headrace"
@@ -45,3 +46,9 @@ def partitions_of(topic: KafkaTopic) -> list[int]:
     if found is None or found.error is not None or not found.partitions:
         raise FlowError(f"there is no topic {topic.topic} at {topic.servers}; create it, or look at its name")
     return sorted(found.partitions)
+
+
+def offsets_of(topic: KafkaTopic, last: bool = True, committed: bool = False) -> dict[int, int]:
+    """Where its partitions end, or begin. See `KafkaAdmin.offsets`."""
+    admin = KafkaAdmin(topic.servers, topic.settings, TIMEOUT_S)
+    return admin.offsets(topic.topic, partitions_of(topic), f"look at topic {topic.topic}", last, committed)

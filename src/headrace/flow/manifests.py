@@ -1,6 +1,6 @@
 """What a flow keeps between its runs, in a place that all workers reach.
 
-    NAME/flow                             how the flow is laid out, and when it first began
+    NAME/flow                             how the flow is laid out, and when and where it first began
     NAME/runs/000003                      the third start of its driver
     NAME/tasks/TASK/EPOCH-VERSION.manifest   a commit of a task: small values, and the files it names
     NAME/tasks/TASK/EPOCH-VERSION~1.manifest   the same of its second copy
@@ -73,6 +73,10 @@ class FlowStore:
         self._place.check()
         return self._check_layout(plan)
 
+    def beginnings(self) -> dict[str, Any]:
+        """How sources and sinks were when the flow first began."""
+        return dict(json.loads(self._unsealed(f"{self.flow}/flow"))["beginnings"])
+
     def begin_run(self, plan: Plan, queues: Queues) -> tuple[int, int, tuple[Loss, ...]]:
         """The number of this start of the flow, when it first began, and what was lost in power cuts."""
         began_us = self.check(plan)
@@ -108,7 +112,14 @@ class FlowStore:
     def _check_layout(self, plan: Plan) -> int:
         name = f"{self.flow}/flow"
         if "flow" not in self._place.files(self.flow):
-            record = {"format": FORMAT, "began_us": time.time_ns() // 1000, "layout": plan.layout}
+            ends = {node.name: node.source or node.sink for node in plan.graph.nodes}
+            beginnings = {name: end.beginning() for name, end in ends.items() if end is not None}
+            record = {
+                "format": FORMAT,
+                "began_us": time.time_ns() // 1000,
+                "layout": plan.layout,
+                "beginnings": beginnings,
+            }
             self._place.create(name, seal_record(record))
         found = unseal_record(self._place.read(name), self._place.path_of(name))
         if found["format"] > FORMAT:

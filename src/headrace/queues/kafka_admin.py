@@ -121,6 +121,15 @@ class KafkaAdmin:
         asked = {self._partition(topic): spec.latest() if last else spec.earliest() for topic in topics}
         return dict(zip(topics, self._offsets(asked, doing), strict=True))
 
+    def offsets(
+        self, topic: str, partitions: Sequence[int], doing: str, last: bool = True, committed: bool = False
+    ) -> dict[int, int]:
+        """As `ends`, of the partitions of a topic; where those that are `committed` end, before open transactions."""
+        spec, levels = self._kafka.admin.OffsetSpec, self._kafka.IsolationLevel
+        asked = {self._partition(topic, part=part): spec.latest() if last else spec.earliest() for part in partitions}
+        level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
+        return dict(zip(partitions, self._offsets(asked, doing, isolation_level=level), strict=True))
+
     def truncate(self, topic: str, offset: int, doing: str) -> None:
         cut = self._partition(topic, offset)
         self._ask(lambda: self._client.delete_records([cut], **self._times()), doing)
@@ -171,20 +180,17 @@ class KafkaAdmin:
 
     def messages(self, topic: str, partitions: int) -> int:
         """How many there are in all partitions, about: a compacted topic has fewer."""
-        spec, parts = self._kafka.admin.OffsetSpec, range(partitions)
-        first, last = (
-            self._offsets({self._partition(topic, part=part): each for part in parts}, f"look at topic {topic}")
-            for each in (spec.earliest(), spec.latest())
-        )
-        return sum(last) - sum(first)
+        doing = f"look at topic {topic}"
+        first, last = (self.offsets(topic, range(partitions), doing, is_last) for is_last in (False, True))
+        return sum(last.values()) - sum(first.values())
 
     # ------------------------------------------------------------------------
 
     def _partition(self, topic: str, offset: int = -1001, part: int = 0) -> Any:
         return self._kafka.TopicPartition(topic, part, offset)
 
-    def _offsets(self, asked: Mapping[Any, Any], doing: str) -> list[int]:
-        found = self._ask(lambda: self._client.list_offsets(asked, request_timeout=self._timeout_s), doing)
+    def _offsets(self, asked: Mapping[Any, Any], doing: str, **how: Any) -> list[int]:
+        found = self._ask(lambda: self._client.list_offsets(asked, request_timeout=self._timeout_s, **how), doing)
         return [each.offset for each in found]
 
     def _times(self) -> dict[str, float]:

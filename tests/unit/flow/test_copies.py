@@ -13,11 +13,9 @@ from headrace.errors import FlowError
 from headrace.flow.builder import Flow
 from headrace.flow.copies import Replication, agreed, by_task, copy_name, copy_of, replication, task_of
 from headrace.flow.graph import Graph
-from headrace.flow.io import Opening, Source, SplitReader
-from headrace.flow.kafka_ends import KafkaSource
 from headrace.flow.plan import Plan, make_plan
 
-from .coordinator_script import NUMBERS, ignored, make
+from .coordinator_script import ignored, make
 
 
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,28 +156,6 @@ def test_what_is_tracked_has_no_copies_where_the_sink_wants_one_voice() -> None:
     flow.sink("out", numbers, hr.callback(ignored), route=hr.rebalance())
     with pytest.raises(FlowError, match=r"stage out is tracked.*its sink does not keep the first copy of a record"):
         replication("active", 2, make_plan(flow.graph()))
-
-
-class _FromNowOn(Source):
-    schema = NUMBERS
-    starts_alike = False
-
-    def open(self, opening: Opening, position: Any) -> SplitReader:
-        raise AssertionError("a plan opens nothing")
-
-
-@pytest.mark.parametrize("from_start", [True, False])
-def test_a_topic_begins_with_what_comes_where_it_is_said(from_start: bool) -> None:
-    assert KafkaSource(hr.kafka("t", "nowhere:1", from_start=from_start)).starts_alike == from_start
-
-
-def test_a_source_that_begins_with_what_comes_has_no_copies() -> None:
-    flow = Flow("f")
-    flow.sink("out", flow.source("in", _FromNowOn()), hr.queue("out"), route=hr.rebalance())
-    plan = make_plan(flow.graph())
-    with pytest.raises(FlowError, match=r"source in begins with what comes after its start.*replicas of other stages"):
-        replication("active", 2, plan)
-    assert replication("active", {"out": 2}, plan).copies(plan) == {"in.0": 1, "out.0": 2}
 
 
 # ------------------------------------------------------------------- agreement
