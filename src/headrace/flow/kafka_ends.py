@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError
 from headrace.flow.io import Feed, Opening, Sink, SinkWriter, Source, SplitReader
-from headrace.flow.kafka_topic import KafkaTopic, number_of, offsets_of, partitions_of
+from headrace.flow.kafka_topic import KafkaTopic, ends_of, number_of, partitions_of
 from headrace.flow.kafka_writing import KafkaWriter
 from headrace.queues.kafka import KafkaQueues
 from headrace.queues.kafka_client import (
@@ -45,9 +45,7 @@ class KafkaSource(Source):
         return len(partitions_of(self.topic))
 
     def beginning(self) -> dict[str, int] | None:
-        if self.topic.from_start:
-            return None
-        return {str(part): offset for part, offset in offsets_of(self.topic, committed=True).items()}
+        return None if self.topic.from_start else ends_of(self.topic, committed=True)
 
     def open(self, opening: Opening, position: Any) -> SplitReader:
         return KafkaSplit(self.topic, opening, position)
@@ -69,7 +67,7 @@ class KafkaSink(Sink):
 
     def beginning(self) -> dict[str, int]:
         """No message of this flow is before these offsets: clocks, which may differ, need not say it."""
-        return {str(part): offset for part, offset in offsets_of(self.topic).items()}
+        return ends_of(self.topic)
 
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
         return KafkaWriter(self.topic, opening, committed)

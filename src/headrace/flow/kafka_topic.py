@@ -48,7 +48,8 @@ def partitions_of(topic: KafkaTopic) -> list[int]:
     return sorted(found.partitions)
 
 
-def offsets_of(topic: KafkaTopic, last: bool = True, committed: bool = False) -> dict[int, int]:
-    """Where its partitions end, or begin. See `KafkaAdmin.offsets`."""
+def ends_of(topic: KafkaTopic, committed: bool = False) -> dict[str, int]:
+    """Where its partitions end; what is `committed` of them, if that is asked for. Plain values for JSON."""
     admin = KafkaAdmin(topic.servers, topic.settings, TIMEOUT_S)
-    return admin.offsets(topic.topic, partitions_of(topic), f"look at topic {topic.topic}", last, committed)
+    found = admin.offsets(topic.topic, partitions_of(topic), f"look at topic {topic.topic}", committed=committed)
+    return {str(part): offset for part, offset in found.items()}

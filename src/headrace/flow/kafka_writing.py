@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.errors import QueueUnreachable
 from headrace.flow.io import Opening, SinkWriter
 from headrace.flow.kafka_topic import HEADER, TIMEOUT_S, KafkaTopic, number_of, partitions_of
+from headrace.queues.kafka_admin import KafkaAdmin
 from headrace.queues.kafka_client import (
     Deliveries,
     Lot,
@@ -35,6 +36,8 @@ Ints = npt.NDArray[np.int64]
 _AT_ONCE: Final = 1000
 _BY_KEY: Final = -1
 """In place of a partition."""
+_OPEN_S: Final = 90.0
+"""How long to wait for a transaction of another writer: it ends by itself after 60 s, where that was not changed."""
 
 
 class KafkaWriter(SinkWriter):
@@ -45,7 +48,8 @@ class KafkaWriter(SinkWriter):
         # Of this flow, since it was first begun: another one may write to the same topic.
         self._mark = f"{opening.flow}.{opening.began_us:x}.{opening.node}.{opening.split}"
         self._trouble = Trouble()
-        self._ends: dict[int, int] = {int(part): offset for part, offset in (committed or {}).items()}
+        ends = {**(opening.beginning or {}), **(committed or {})}
+        self._ends: dict[int, int] = {int(part): offset for part, offset in ends.items()}
         self._problem: Exception | None = None
         self._batches: list[tuple[Ints, pa.RecordBatch]] = []
         self._deliveries = Deliveries(self._delivered)
@@ -156,43 +160,25 @@ class KafkaWriter(SinkWriter):
 
     def _to_look_at(self, consumer: Any) -> dict[int, int]:
         """The partitions that have had something since, with where they end; the consumer is set to read them."""
-        kafka = confluent()
-        starts = self._starts(consumer)
-        left: dict[int, int] = {}
-        places = []
-        for partition, start in starts.items():
-            low, high = consumer.get_watermark_offsets(
-                kafka.TopicPartition(self._topic.topic, partition), timeout=TIMEOUT_S
-            )
-            if max(start, low) < high:
-                left[partition] = high
-                places.append(kafka.TopicPartition(self._topic.topic, partition, max(start, low)))
-        consumer.assign(places)
+        # A reader of committed messages would say that a partition ends where anybody's transaction is open.
+        admin = KafkaAdmin(self._topic.servers, self._topic.settings, TIMEOUT_S)
+        lows, highs = (
+            admin.offsets(self._topic.topic, self._partitions, self._doing("look at"), last) for last in (False, True)
+        )
+        starts = {part: max(self._ends.get(part, 0), low) for part, low in lows.items()}
+        left = {part: high for part, high in highs.items() if starts[part] < high}
+        consumer.assign([confluent().TopicPartition(self._topic.topic, part, starts[part]) for part in left])
         return left
-
-    def _starts(self, consumer: Any) -> dict[int, int]:
-        """Of each partition: where the last commit was, or where it was when the flow first began."""
-        kafka = confluent()
-        began_ms = self._opening.began_us // 1000
-        unknown = [
-            kafka.TopicPartition(self._topic.topic, partition, began_ms)
-            for partition in self._partitions
-            if partition not in self._ends
-        ]
-        asked = consumer.offsets_for_times(unknown, timeout=TIMEOUT_S) if unknown else []
-        found = {part.partition: part.offset for part in asked}
-        # A negative offset: nothing is that new.
-        never = 1 << 62
-        return {**{part: offset if offset >= 0 else never for part, offset in found.items()}, **self._ends}
 
     def _scan(self, consumer: Any, left: dict[int, int]) -> Ints:
         found, mine = list[int](), self._mark
-        deadline = time.monotonic() + TIMEOUT_S
+        patience_s = _OPEN_S if self._topic.transactional else TIMEOUT_S
+        deadline = time.monotonic() + patience_s
         while left:
             for message in consumer.consume(_AT_ONCE, 0.2):
                 if message.error() is not None:
                     continue
-                deadline = time.monotonic() + TIMEOUT_S
+                deadline = time.monotonic() + patience_s
                 task, number = number_of(message)
                 if task == mine:
                     found.append(number)
@@ -200,8 +186,17 @@ class KafkaWriter(SinkWriter):
                 if place.offset >= left[place.partition]:
                     del left[place.partition]
             if time.monotonic() > deadline:
-                raise QueueUnreachable(f"cannot {self._doing('look at')} at {self._topic.servers}: it does not answer")
+                raise self._stuck(min(left), patience_s)
         return np.unique(np.array(found, np.int64))
+
+    def _stuck(self, partition: int, waited_s: float) -> QueueUnreachable:
+        doing = f"cannot {self._doing('look at')} at {self._topic.servers}"
+        if not self._topic.transactional:
+            return QueueUnreachable(f"{doing}: it does not answer")
+        return QueueUnreachable(
+            f"{doing}: nothing comes of partition {partition}, where a transaction of another writer has been open for "
+            f"{waited_s:.0f} s, or the broker does not answer; end that transaction, or wait for its time to be over"
+        )
 
     def close(self) -> None:
         self._producer.flush(1.0)
