@@ -147,6 +147,8 @@ class Host:
             setup.has_copies,
         )
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
+        self._had: dict[tuple[str, str], int] = {}
+        """How many records sinks had before this copy began to speak."""
         self._sources: dict[str, SplitReader] = {}
         self._asleep: dict[str, float] = {}
         self._writer = setup.queues.writer()
@@ -203,6 +205,8 @@ class Host:
             if sink is not None and not isinstance(sink, QueueEnd):
                 found = None if committed is None else committed["sinks"].get(each)
                 self._sinks[name, each] = sink.open(self._opening(name, each), found)
+                # It may not have looked at this commit yet, or be behind it.
+                self._had[name, each] = 0 if committed is None else committed["values"]["delivered"].get(each, 0)
 
     def _opening(self, name: str, node: str) -> Opening:
         task = self._worker.tasks[name].plan
@@ -295,7 +299,7 @@ class Host:
         if isinstance(effect, Append):
             self._writer.append(effect.queue, effect.frames)
         elif isinstance(effect, Deliver):
-            self._sinks[effect.task, effect.node].write(effect.first, effect.batch)
+            self._deliver(effect)
         elif isinstance(effect, Acknowledge):
             if effect.position >= self._behind.get(effect.queue, 0):
                 self._reader.acknowledge(effect.queue, effect.position)
@@ -311,6 +315,12 @@ class Host:
             self._open_sinks(effect.task)
         elif isinstance(effect, Leave):
             self._left = True
+
+    def _deliver(self, deliver: Deliver) -> None:
+        sink = deliver.task, deliver.node
+        had = max(0, self._had.get(sink, 0) - deliver.first)
+        if had < deliver.batch.num_rows:
+            self._sinks[sink].write(deliver.first + had, deliver.batch.slice(had) if had else deliver.batch)
 
     # -------------------------------------------------------------------- save
 
