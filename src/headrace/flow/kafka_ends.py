@@ -153,11 +153,10 @@ class KafkaSplit(SplitReader):
         return int((self._opening.beginning or {}).get(str(self._partition), confluent().OFFSET_END))
 
     def _run(self) -> None:
-        while True:
+        # Looked at on both sides of the wait: what comes while it is closed clears what `close` has set.
+        while not self._stopped.is_set():
             self._waits.wait()
-            if self._stopped.is_set():
-                return
-            first = self._consumer.poll(0.1)
+            first = None if self._stopped.is_set() else self._consumer.poll(0.1)
             if first is not None:
                 self._found.append(first)
                 self._waits.clear()
