@@ -193,8 +193,7 @@ class KafkaReader(Reader):
         self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
-        if error is not None:
-            self._commits.add_again(committed_of(partitions, self._queue_of))
+        self._commits.answered(committed_of(partitions, self._queue_of), error is None)
 
     def close(self) -> None:
         self._commits.stop()
