@@ -18,6 +18,7 @@ from headrace.flow.builder import Flow
 from headrace.flow.effects import Snapshot
 from headrace.flow.manifests import FlowStore
 from headrace.flow.plan import Plan, make_plan
+from headrace.flow.sinks import Callback
 from headrace.flow.task import Task
 from headrace.model import frames
 from headrace.queues.log import LogQueues
@@ -299,6 +300,14 @@ def test_drivers_that_begin_together_agree_on_when_the_flow_began(shared: str, m
     began.append(one.check(_plan()))
     began.append(other.check(_plan()))
     assert len(set(began)) == 1
+
+
+def test_how_sources_and_sinks_were_is_asked_for_once(store: FlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([{"0": 7}, {"0": 9}])
+    monkeypatch.setattr(Callback, "beginning", lambda sink: next(looks))
+    for _ in range(2):
+        store.check(_plan())
+        assert store.beginnings()["out"] == {"0": 7}
 
 
 @pytest.mark.parametrize(
