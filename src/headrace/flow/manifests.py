@@ -75,7 +75,7 @@ class FlowStore:
 
     def beginnings(self) -> dict[str, Any]:
         """How sources and sinks were when the flow first began."""
-        return dict(json.loads(self._unsealed(f"{self.flow}/flow"))["beginnings"])
+        return dict(json.loads(self._unsealed(f"{self.flow}/flow")).get("beginnings", {}))
 
     def begin_run(self, plan: Plan, queues: Queues) -> tuple[int, int, tuple[Loss, ...]]:
         """The number of this start of the flow, when it first began, and what was lost in power cuts."""
