@@ -55,6 +55,17 @@ def _home(index: Ints, log: Ints, slot: int, h: int, h2: int) -> Word:
 
 
 @kernel
+def _forgotten(newest: int, t: int, limits: Ints, clock: Ints) -> int:
+    """Ids up to this time are not found by an event at t. It only rises: what is thrown away is not missed."""
+    keep, dedup = limits[2], limits[3]
+    edge = max(newest, t) - dedup
+    if keep != _NO_LIMIT and clock[0] != NEVER:
+        # An event that is not too old is later than this by `dedup`.
+        edge = max(edge, clock[0] - keep - dedup)
+    return edge
+
+
+@kernel
 def _admit(
     slot: Ints, group: Ints, times: Ints, arrivals: Ints, ids: Ints, limits: Ints, newest: Ints, boundary: Ints,
     index: Ints, log: Ints, clock: Ints, codes: Ints,
@@ -70,7 +81,7 @@ def _admit(
             continue
         if dedup != _NO_LIMIT and ids[i, 2]:
             place = _home(index, log, group[i], ids[i, 0], ids[i, 1])
-            if index[place] >= 0 and log[index[place], _TIME] > newest[s] - dedup:
+            if index[place] >= 0 and log[index[place], _TIME] > _forgotten(newest[s], t, limits, clock):
                 codes[i] = REPEATED
                 continue
         if keep != _NO_LIMIT and clock[0] != NEVER and t < clock[0] - keep:
@@ -147,6 +158,13 @@ class Admission:
             return None
         return int(self._clock[0]) - self._keep
 
+    @property
+    def forgotten(self) -> int | None:
+        """Ids up to this time are not found again, whatever their group; None where that cannot be said."""
+        if not self.looks_at_ids:
+            return self.earliest
+        return None if self.earliest is None else self.earliest - self._dedup
+
     def admit(self, slots: int, slot: Ints, times: Ints, codes: Ints, arrivals: Ints, ids: Ints) -> None:
         """Fill in the codes of rows that have none yet, and the times of rewritten ones; rows are in arrival order."""
         if self.looks_at_ids:
@@ -173,8 +191,8 @@ class Admission:
         used = int(self._clock[1])
         if used + count > len(self._ids):
             log = self._ids[:used]
-            oldest = NEVER if self.earliest is None else self.earliest
-            alive = (log[:, _TIME] > self._newest_of(log[:, _SLOT]) - self._dedup) & (log[:, _TIME] >= oldest)
+            forgotten = NEVER if self.forgotten is None else self.forgotten
+            alive = log[:, _TIME] > np.maximum(self._newest_of(log[:, _SLOT]) - self._dedup, forgotten)
             if 2 * int(alive.sum()) < used:
                 log, self._generation = log[alive], self._generation + 1
             self._clock[1] = len(log)

@@ -48,8 +48,8 @@ class Policy:
     `closure`  how late an event may be and still be in time (for `rewrite` and `discard`)
     `keep`     how long events stay longer than the longest window needs them: an event that is later than this cannot
                be answered exactly and is discarded; None keeps them for ever
-    `dedup`    how long an id is remembered: an event with the id of one of its group within this time is a duplicate;
-               None does not look at ids
+    `dedup`    how long an id is remembered: an event with the id of one of its group is a duplicate if the newest of
+               the group, itself among them, is less than this after that one; None does not look at ids
     """
 
     late: str = "accept"

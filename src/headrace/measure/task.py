@@ -230,11 +230,13 @@ class MeasureTask:
                 grouping.touch(events[self._encoder.slot_row(columns)], events[TIME_ROW])
 
     def _release_groups(self) -> None:
-        """Forget groups of which no event is remembered: every window has passed them."""
+        """Forget groups of which no event is remembered, and no id: every window has passed them."""
         oldest = self.reservoir.oldest
         # Count windows remember events of any age, with the slots of all their groupings.
         if oldest is None or self._counts:
             return
+        forgotten = None if self._admission is None else self._admission.forgotten
+        oldest = oldest if forgotten is None else min(oldest, forgotten)
         lasting = {leaf.group_by for leaf in self.stage.leaves if isinstance(leaf.window, Infinite)}
         released = False
         for columns, grouping in self._encoder.groupings.items():

@@ -43,7 +43,10 @@ def statuses(
         name = (key, identity(ids[event.row]))
         if rules.dedup is not None and ids[event.row] is not None and name in seen:
             assert known is not None
-            if seen[name] > known - rules.dedup:
+            forgotten = max(known, moment) - rules.dedup
+            if rules.keep is not None and top is not None:
+                forgotten = max(forgotten, top - rules.keep - rules.dedup)
+            if seen[name] > forgotten:
                 found[event.row] = "duplicate"
                 continue
         if rules.keep is not None and top is not None and moment < top - rules.keep:

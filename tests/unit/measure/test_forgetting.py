@@ -11,10 +11,10 @@ import pytest
 
 from headrace.measure.chunk_files import StageFiles
 from headrace.measure.definition import Definition
-from headrace.measure.policy import Policy
+from headrace.measure.policy import STATUSES, Policy
 from headrace.measure.run import measure_table
 from headrace.measure.task import MeasureTask
-from headrace.model.ticks import MINUTE, SECOND, Ticks
+from headrace.model.ticks import HOUR, MINUTE, SECOND, Ticks
 from headrace.state.places import LocalPlace
 from headrace.state.store import StageStore
 from headrace.state.tables import plain
@@ -73,3 +73,28 @@ def test_groups_leave_nothing_behind(tmp_path: Path, type: pa.DataType, restart:
     for i, metric in enumerate(stage.metrics):
         found = pa.chunked_array([each[i] for each in answers])
         assert found.equals(expected[metric.name]), metric.name
+
+
+@pytest.mark.parametrize("frame", [1000, 301, 50, 1])
+def test_an_id_is_forgotten_at_a_time_and_not_where_frames_are_cut(frame: int) -> None:
+    """One card is silent while another one has many events: its id comes again within `dedup`, and long after it."""
+    hours = [0, 0, *range(1, 600), 600]
+    cards = ["a", "a", *["b"] * 599, "a"]
+    table = pa.table(
+        {
+            "offset": np.arange(len(hours)),
+            "ts": pa.array([hour * HOUR for hour in hours], pa.timestamp("us", "UTC")),
+            "card": cards,
+            "txn": [7, 7, *range(1000, 1599), 7],
+        }
+    )
+    policy = Policy(dedup=Ticks(10 * MINUTE))
+    text = "SELECT count(*) AS n FROM t GROUP BY card OVER sliding 7 days"
+    definition = Definition(text, "ts", id="txn", arrival="offset", policy=policy, status="status")
+    [stage] = definition.plan(table.schema).stages
+    task, found = MeasureTask(stage, definition.settings(schema=table.schema)), list[str]()
+    for rows in table.combine_chunks().to_batches(max_chunksize=frame):
+        task.push(rows)
+        found += [STATUSES[code] for code in task.codes]
+    assert found == ["ok", "duplicate", *["ok"] * 600]
+    assert found == measure_table(definition, table)["status"].to_pylist()
