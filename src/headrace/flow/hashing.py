@@ -46,6 +46,9 @@ def can_hash(type: pa.DataType) -> bool:
 
 def _plain_words(column: pa.Array) -> Hashes:
     if pa.types.is_timestamp(column.type):
+        if column.type.unit == "ns":
+            # Metrics have groups by microseconds: what is of one group must meet in one task.
+            column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
         column = column.cast(pa.int64())  # whatever its unit, without loss
     if pa.types.is_floating(column.type):
         # The two zeros are equal, and so are all that are not a number.

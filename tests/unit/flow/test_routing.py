@@ -17,6 +17,8 @@ import headrace as hr
 from headrace.errors import FlowError
 from headrace.flow.hashing import hash_rows
 from headrace.flow.routing import Place, Route, split
+from headrace.measure.events import Grouping
+from headrace.measure.keys import BytesIndex
 
 _SCHEMA = pa.schema([("n", pa.int64()), ("k", pa.string())])
 
@@ -170,6 +172,26 @@ def test_equal_keys_have_equal_hashes_wherever_they_stand(of: pa.DataType, value
 def test_both_zeros_are_one_key() -> None:
     plus, minus = hash_rows(pa.record_batch([pa.array([0.0, -0.0])], names=["k"]), ["k"])
     assert plus == minus
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, 1, 999, 1000, 1999, -1, -999, -1000, -1001, None], pa.int64()).cast(pa.timestamp("ns")),
+        pa.array([0, 1, -1, None], pa.int64()).cast(pa.timestamp("ms", "UTC")),
+        pa.array([0, 86_400_000, -86_400_000, None], pa.int64()).view(pa.date64()),
+        pa.array([0.0, -0.0, float("nan"), -float("nan"), None, 1.5], pa.float32()),
+        pa.array([0, 2**63, 2**64 - 1, None], pa.uint64()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_rows_of_one_group_of_metrics_have_equal_hashes(column: pa.Array) -> None:
+    """Else the group would be cut in two, in two tasks."""
+    batch = pa.record_batch([column], names=["k"])
+    slots = Grouping(("k",)).slot_of(batch, BytesIndex())
+    known: dict[int, int] = {}
+    for slot, hashed in zip(slots.tolist(), hash_rows(batch, ["k"]).tolist(), strict=True):
+        assert known.setdefault(slot, hashed) == hashed
 
 
 def test_a_dictionary_column_hashes_as_its_values_do() -> None:
