@@ -135,7 +135,7 @@ class _Measuring(Operator):
         """These metrics from now on, and the state that they have."""
         definition, stage = behaviour.definition, behaviour.stage
         self._behaviour, self._task = behaviour, task
-        self._inputs = inputs_of(behaviour)
+        self._inputs = task.inputs
         self._metrics = [metric.name for metric in stage.metrics]
         reasons = definition.policy.reasons(definition.time, definition.arrival, definition.id)
         self._words = (pa.array(STATUSES, pa.string()), pa.array(reasons, pa.string()))
@@ -180,12 +180,20 @@ class _Measuring(Operator):
         elif message["say"] == "forget" and self._next is not None:
             self._next.stop()
             self._next = None
+            self._task.forgets = True
 
     def _prepare(self, message: Mapping[str, Any]) -> None:
+        """All that the new metrics will see is remembered from here on: after a crash they are made ready again."""
         if self._next is not None:
             self._next.stop()
-        behaviour = self._behaviour.changed(definition_of(self._behaviour.definition, message["metrics"]))
+        behaviour = _announced(self._behaviour, message)
         tables, values, files = self._task.dump(wait=False)
+        task = _remembering(self._behaviour, behaviour, self._chunks)
+        if task.inputs != self._inputs:
+            task.restore(plain(tables), values, files)
+            self._take_up(self._behaviour, task)
+            tables, values, files = task.dump(wait=False)
+        self._task.forgets = False
         self._next = _Next(message, behaviour, self._chunks, (plain(tables), values, files))
 
     def report(self) -> Mapping[str, Any]:
@@ -258,18 +266,31 @@ class _Measuring(Operator):
         behaviour = self._as_it_was()
         check_change(self._header["recorded"], behaviour.recorded, f"stage {self._shape.stage}")
         tables = {name: tables[name] for name in self._header["tables"]}
-        task = MeasureTask(behaviour.stage, behaviour.settings, self._chunks)
+        preparing = self._header["preparing"]
+        later = behaviour if preparing is None else _announced(behaviour, preparing)
+        task = _remembering(behaviour, later, self._chunks)
         task.restore(plain(tables), self._header["values"], [StoredPart(**file) for file in self._header["files"]])
         self._take_up(behaviour, task)
         self._prints.changes(tables)
-        if self._header["preparing"] is not None:
-            self._prepare(self._header["preparing"])
+        if preparing is not None:
+            self._prepare(preparing)
 
     def _as_it_was(self) -> Measured:
         """Metrics that were changed while the flow ran stay so, unless they are drawn otherwise now."""
         if self._header["metrics"] is None or self._header["drawn"] != self._drawn.recorded.as_json():
             return self._drawn
         return self._drawn.changed(definition_of(self._drawn.definition, self._header["metrics"]))
+
+
+def _announced(behaviour: Measured, message: Mapping[str, Any]) -> Measured:
+    """The same stage with the metrics that a message has."""
+    return behaviour.changed(definition_of(behaviour.definition, message["metrics"]))
+
+
+def _remembering(behaviour: Measured, later: Measured, chunks: _Chunks) -> MeasureTask:
+    """A task that remembers what other metrics will want, beside its own."""
+    settings = replace(behaviour.settings, kept={**behaviour.settings.kept, **later.settings.kept})
+    return MeasureTask(behaviour.stage, settings, chunks)
 
 
 class _Next:
@@ -287,7 +308,6 @@ class _Next:
         self.problem: str | None = None
         self.files = [file.file for file in state[2]]
         self._error: Exception | None = None
-        self._inputs = inputs_of(behaviour)
         self._task = MeasureTask(behaviour.stage, behaviour.settings, chunks)
         self._batches: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=state, name="headrace-metrics", daemon=True)
@@ -316,15 +336,9 @@ class _Next:
                 batch = self._batches.get()
                 if batch is None:
                     return
-                self._task.push(batch.select(self._inputs))
+                self._task.push(batch.select(self._task.inputs))
         except Exception as error:
             self._error, self.problem = error, f"{type(error).__name__}: {error}"
-
-
-def inputs_of(behaviour: Measured) -> list[str]:
-    """The columns that are pushed."""
-    settings, stage = behaviour.settings, behaviour.stage
-    return list(dict.fromkeys([*settings.columns, *stage.columns, *settings.kept]))
 
 
 def plain_definition(definition: Definition) -> dict[str, Any]:

@@ -102,6 +102,8 @@ class MeasureTask:
         self._newest = NEVER
         self.codes: Ints = np.zeros(0, np.int64)
         """What became of each row of the last push (`admission`), where there is a policy."""
+        self.forgets = True
+        """False where events that no window needs any more must stay: somebody will ask for them."""
         self.begins_late = False
         """True where the stream has had events that this task does not know of."""
         self.reach: dict[str, int] = {}
@@ -129,6 +131,11 @@ class MeasureTask:
             self._admission.residents = Residents(database, len(found), 1, self._admission)
             found.append(self._admission.residents)
         return found
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that are pushed."""
+        return list(dict.fromkeys([*self._settings.columns, *self.stage.columns, *self._settings.kept]))
 
     @property
     def leaves(self) -> list[WindowLeaf | CountLeaf]:
@@ -368,7 +375,7 @@ class MeasureTask:
         earliest: int | None = self._newest
         if self._settings.may_be_late:
             earliest = None if self._admission is None else self._admission.earliest
-        if earliest is not None:
+        if earliest is not None and self.forgets:
             needed = [window.needed_after(earliest) for window in self._windows]
             self.reservoir.drop_until(min(needed, default=earliest))
 

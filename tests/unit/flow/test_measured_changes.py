@@ -1,0 +1,64 @@
+"""Metrics that come while a flow runs: what they answer does not depend on crashes before they take over."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from headrace.flow.files import FilesInMemory
+from headrace.flow.measured import Measured, measured_stages, plain_definition
+from headrace.flow.operators import Operator, Shape
+from headrace.measure import definition as definitions
+from headrace.spark.metrics import Metrics
+
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("card", pa.string()), ("x", pa.int64())])
+PRESENT = Metrics("SELECT count(*) AS n FROM p GROUP BY card OVER sliding 10 seconds", time="ts", keep="5 seconds")
+PREPARED, SWITCHED, END = 20, 50, 70
+
+
+def _events(first: int, count: int) -> pa.RecordBatch:
+    """One a second."""
+    numbers = range(first, first + count)
+    times = pa.array([n * 1_000_000 for n in numbers], SCHEMA.types[0])
+    return pa.record_batch([times, [f"c{n % 2}" for n in numbers], pa.array(numbers, pa.int64())], schema=SCHEMA)
+
+
+def _answers(added: str, crashes: set[int]) -> list[Any]:
+    """Of the metric that is added, from where it answers on."""
+    later = PRESENT.definition.adding(added)
+    (drawn,) = measured_stages("score", PRESENT.definition, SCHEMA, 1 << 26, ())
+    files, found = FilesInMemory(), list[Any]()
+    operator = _opened(drawn, files)
+    for at in range(END):
+        if at == PREPARED:
+            operator.change({"change": 1, "say": "prepare", "metrics": plain_definition(later)})
+        if at == SWITCHED:
+            operator.change({"change": 2, "say": "switch"})
+        if at in crashes:
+            content = operator.content()
+            operator = _opened(drawn, files)
+            operator.restore([content])
+        [(_, given)] = operator.apply(_events(at, 1))
+        found += given.column("later").to_pylist() if "later" in given.schema.names else []
+    return found
+
+
+def _opened(drawn: Measured, files: FilesInMemory) -> Operator:
+    return drawn.open(Shape("score", {"": drawn.given}, files=files))
+
+
+@pytest.mark.parametrize("crashes", [{45}, {21, 30, 49}, {PREPARED, SWITCHED, 60}])
+@pytest.mark.parametrize("function", ["count(*)", "sum(x)"])
+@pytest.mark.parametrize("window", ["sliding 100 seconds", "infinite", "sliding 25 events"])
+def test_a_crash_while_a_metric_is_made_ready_takes_nothing_from_it(
+    crashes: set[int], function: str, window: str
+) -> None:
+    """Its window is longer than that of all others, and nobody had asked for its column."""
+    added = f"SELECT {function} AS later FROM p GROUP BY card OVER {window}"
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", 2):
+        undisturbed = _answers(added, set())
+        assert _answers(added, crashes) == undisturbed
+    assert len(undisturbed) == END - SWITCHED
