@@ -20,7 +20,7 @@ class LateEvents:
         self._events: Ints = np.zeros((rows, 0), np.int64)
         self._chunk: Ints = np.zeros(0, np.int64)
         self._generation = 0
-        """How often events were taken out: what is written once stays as long as none is."""
+        """How often events were taken out, or read anew: what is written once stays as long as none is."""
 
     def __len__(self) -> int:
         return len(self._chunk)
@@ -56,7 +56,8 @@ class LateEvents:
     def restore(self, tables: Mapping[str, Any], chunks: Mapping[int, Chunk], current: Callable[[Ints], Ints]) -> None:
         """`current` reads events as they were kept."""
         self._generation = int(tables["generation"][0])
-        self._events = current(np.ascontiguousarray(tables[f"events.{self._generation}"].T))
-        self._chunk = tables[f"chunk.{self._generation}"]
+        kept = np.ascontiguousarray(tables[f"events.{self._generation}"].T)
+        self._events, self._chunk = current(kept), tables[f"chunk.{self._generation}"]
+        self._generation += self._events is not kept
         for serial in self.chunks:
             chunks[serial].add_late(self._events[TIME_ROW, self._chunk == serial])

@@ -380,7 +380,9 @@ class EventReservoir:
                 serial, matrix = int(name.removeprefix("chunk-")), np.ascontiguousarray(table.T)
                 times = matrix[TIME_ROW]
                 chunk = chunks[serial] = Chunk(serial, matrix, len(times), int(times[0]), int(times[-1]), layout)
-                if layout != self.layout:  # a change of layout closes all chunks
+                if layout != self.layout:  # a change of layout closes all chunks; what is dumped has another name
+                    self._serial += 1
+                    chunk.serial = self._serial
                     chunk.packing = in_background(chunk_bytes, matrix)
                     chunk.matrix = self.current(matrix, layout)
         for chunk in chunks.values():

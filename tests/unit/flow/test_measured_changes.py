@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from headrace.flow.files import FilesInMemory
@@ -13,6 +14,7 @@ from headrace.flow.measured import Measured, measured_stages, plain_definition
 from headrace.flow.operators import Operator, Shape
 from headrace.measure import definition as definitions
 from headrace.spark.metrics import Metrics
+from headrace.testing.oracle import oracle_table
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("card", pa.string()), ("x", pa.int64())])
 PRESENT = Metrics("SELECT count(*) AS n FROM p GROUP BY card OVER sliding 10 seconds", time="ts", keep="5 seconds")
@@ -62,3 +64,32 @@ def test_a_crash_while_a_metric_is_made_ready_takes_nothing_from_it(
         undisturbed = _answers(added, set())
         assert _answers(added, crashes) == undisturbed
     assert len(undisturbed) == END - SWITCHED
+
+
+def _total(column: str) -> str:
+    return f"SELECT sum({column}) AS {column}_total FROM p GROUP BY card OVER sliding 15 seconds"
+
+
+@pytest.mark.parametrize("late", [0, 6, 15])
+@pytest.mark.parametrize("commits", [range(0, 40, 5), range(40)], ids=["few commits", "a commit for each event"])
+def test_events_of_other_metrics_are_written_anew(late: int, commits: range) -> None:
+    """What is remembered has as many words as before the change, but they are others."""
+    first = Metrics(_total("x"), time="ts", keep="20 seconds", keep_columns=["x", "y"]).definition
+    second = first.adding(_total("y")).removing("x_total")
+    files, parts, found = FilesInMemory(), list[bytes](), list[Any]()
+    events = [_events(at - (late if at % 5 == 4 else 0), 1) for at in range(40)]
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", 4):
+        schema = SCHEMA.append(pa.field("y", pa.int64()))
+        before, after = (measured_stages("score", d, schema, 1 << 26, ("x", "y"))[0] for d in (first, second))
+        operator = _opened(before, files)
+        for at, rows in enumerate(events):
+            if at in commits:
+                parts.append(operator.changes() or operator.content())
+            if at in (10, 20, 25, 30):
+                operator = _opened(before if at < 20 else after, files)
+                operator.restore(parts)
+            [(_, given)] = operator.apply(rows.append_column("y", pc.multiply(rows["x"], 7)))
+            found += pc.multiply(given["x_total"], 7).to_pylist() if at < 20 else given["y_total"].to_pylist()
+    table = pa.Table.from_batches(events).append_column("place", pa.array(range(40)))
+    expected = oracle_table(_total("x"), table, time="ts", arrival="place")["x_total"]
+    assert found == pc.multiply(expected, 7).to_pylist()
