@@ -55,7 +55,7 @@ def _home(index: Ints, log: Ints, slot: int, h: int, h2: int) -> Word:
 
 
 @kernel
-def _forgotten(newest: int, t: int, limits: Ints, clock: Ints) -> int:
+def _forgotten(newest: int, t: int, limits: Ints, clock: Ints) -> Word:
     """Ids up to this time are not found by an event at t. It only rises: what is thrown away is not missed."""
     keep, dedup = limits[2], limits[3]
     edge = max(newest, t) - dedup

@@ -44,7 +44,7 @@ def _column(name: str, old: EventLayout, events: Ints, encoder: EventEncoder) ->
 def _grouping(layout: EventLayout, name: str, encoder: EventEncoder) -> Grouping | None:
     """The keys of groups have values too. (Those in a database are not asked: there, layouts do not change.)"""
     for columns in layout.groupings:
-        grouping = encoder.groupings.get(columns)
+        grouping = encoder.groupings.get(columns, encoder.former.get(columns))
         if name in columns and isinstance(grouping, Grouping):
             return grouping
     return None

@@ -7,7 +7,7 @@ a slot for each grouping, a word (or two) for each argument. Columns of the inpu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from headrace.measure.words import (
     order_codes,
     order_codes_back,
     to_words,
+    type_named,
 )
 from headrace.model.jit import Flags, Ints, grown, kernel
 from headrace.state.rocks import RocksGroups
@@ -171,6 +172,8 @@ class EventLayout:
     groupings: tuple[tuple[str, ...], ...]
     guards: tuple[tuple[str, ...] | None, ...]
     """For each argument the filters one of which an event passed, or it was not computed; None: it always was."""
+    keys: tuple[tuple[str, str], ...] = ()
+    """The columns of groupings and their types."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> EventLayout:
@@ -179,7 +182,12 @@ class EventLayout:
             tuple((argument, type) for argument, type in found["arguments"]),
             tuple(tuple(columns) for columns in found["groupings"]),
             tuple(None if guards is None else tuple(guards) for guards in found.get("guards", ())),
+            tuple((column, type) for column, type in found.get("keys", ())),
         )
+
+    @property
+    def key_types(self) -> dict[str, pa.DataType]:
+        return {column: type_named(type) for column, type in self.keys}
 
     @property
     def flag_rows(self) -> int:
@@ -235,7 +243,7 @@ class EventEncoder:
         `database`: where the keys of groups are, if not in memory.
         """
         self.texts = texts
-        self.columns = dict(columns or {})
+        self.columns = {name: _of_values(type) for name, type in (columns or {}).items()}
         self._filters: list[Expr] = unique(leaf.where for leaf in stage.leaves if leaf.where is not None)
         arguments = unique((m.argument, m.argument_type) for m in stage.metrics if m.argument is not None)
         self.groupings: dict[tuple[str, ...], Grouping | StoredGrouping] = {}
@@ -243,6 +251,8 @@ class EventEncoder:
             self.groupings[group_by] = (
                 Grouping(group_by, self.columns) if database is None else StoredGrouping(group_by, number, database)
             )
+        self.former: dict[tuple[str, ...], Grouping] = {}
+        """Groupings of metrics that are gone, as long as events that are remembered have slots of theirs."""
         known = {argument.name for argument, _ in arguments if isinstance(argument, Column)}
         known.update(name for columns in self.groupings for name in columns)
         arguments += [(Column(name), type) for name, type in self.columns.items() if name not in known]
@@ -253,17 +263,28 @@ class EventEncoder:
             tuple((format_expr(argument), str(type)) for argument, type in arguments),
             tuple(self.groupings),
             tuple(None if guards is None else tuple(map(format_expr, guards)) for guards in self._guards),
+            tuple((name, str(type)) for name, type in self.columns.items() if any(name in by for by in self.groupings)),
         )
         self._word_rows = self.layout.word_rows
         self.rows = self.layout.rows
 
     def dump(self) -> Tables:
-        parts = [under(_group_name(columns), grouping.dump()) for columns, grouping in self.groupings.items()]
+        groupings = {**self.former, **self.groupings}
+        parts = [under(_group_name(columns), grouping.dump()) for columns, grouping in groupings.items()]
         return {name: table for part in parts for name, table in part.items()}
 
-    def restore(self, tables: Tables) -> None:
-        for columns, grouping in self.groupings.items():
+    def restore(self, tables: Tables, layouts: Sequence[EventLayout]) -> None:
+        """`layouts` are those of the events that are remembered."""
+        for layout in layouts:
+            gone = [columns for columns in layout.groupings if columns not in self.groupings]
+            self.former.update({columns: Grouping(columns, layout.key_types) for columns in gone})
+        for columns, grouping in {**self.former, **self.groupings}.items():
             grouping.restore(part_of(_group_name(columns), tables))
+
+    def keep_former(self, layouts: Sequence[EventLayout]) -> None:
+        """Events have these layouts only."""
+        used = {columns for layout in layouts for columns in layout.groupings}
+        self.former = {columns: grouping for columns, grouping in self.former.items() if columns in used}
 
     def slots(self, batch: pa.RecordBatch) -> dict[tuple[str, ...], Ints]:
         """The groups of these rows, for each grouping."""
@@ -331,6 +352,10 @@ class EventEncoder:
         row, wide = self._word_rows[index]
         word = gather(row, source, *parts)
         return Words(word, valid, gather(row + 1, source, *parts)) if wide else Words(word, valid)
+
+
+def _of_values(type: pa.DataType) -> pa.DataType:
+    return type.value_type if pa.types.is_dictionary(type) else type
 
 
 def _group_name(columns: tuple[str, ...]) -> str:

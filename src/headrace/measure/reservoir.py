@@ -53,8 +53,7 @@ class EventReservoir:
         self._chunks: list[Chunk] = []
         self.writer = None if files is None else ChunkWriter(files, closure)
         self._scratch: ScratchFiles | None = None
-        self._clock = 0
-        self._serial = 0
+        self._clock = self._serial = 0
         self._late = LateEvents(rows)
         self._shared: dict[tuple[Position, int, int], Slice] = {}
         self._standing: set[int] = set()
@@ -62,14 +61,17 @@ class EventReservoir:
         self._settled: tuple[int, int, set[int]] | None = None
         self.layout = 0
         self.convert: Callable[[int, Ints], Ints] | None = None
-        self.reads = 0
-        self.misses = 0
+        self.reads = self.misses = 0
         self.dropped_until: int | None = None
         self.layout_ends: dict[int, int] = {}
         """For each layout that was found on `restore`, the latest time of its events."""
 
     def __len__(self) -> int:
         return sum(chunk.size for chunk in self._chunks)
+
+    @property
+    def layouts(self) -> set[int]:
+        return {chunk.layout for chunk in self._chunks}
 
     @property
     def spilled_chunks(self) -> int:
@@ -381,8 +383,7 @@ class EventReservoir:
                 times = matrix[TIME_ROW]
                 chunk = chunks[serial] = Chunk(serial, matrix, len(times), int(times[0]), int(times[-1]), layout)
                 if layout != self.layout:  # a change of layout closes all chunks; what is dumped has another name
-                    self._serial += 1
-                    chunk.serial = self._serial
+                    chunk.serial = self._serial = self._serial + 1
                     chunk.packing = in_background(chunk_bytes, matrix)
                     chunk.matrix = self.current(matrix, layout)
         for chunk in chunks.values():

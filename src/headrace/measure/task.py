@@ -257,7 +257,8 @@ class MeasureTask:
 
     def _release_texts(self) -> None:
         """Only keys have strings: those of keys that are left stay."""
-        groupings = [g for g in self._encoder.groupings.values() if isinstance(g, Grouping)]
+        present = [g for g in self._encoder.groupings.values() if isinstance(g, Grouping)]
+        groupings = [*present, *self._encoder.former.values()]
         used = np.unique(np.concatenate([grouping.text_codes() for grouping in groupings]))
         renamed = self._texts.keep(used)
         for grouping in groupings:
@@ -284,6 +285,7 @@ class MeasureTask:
         if not self._residents:
             self._release_groups()
         events, files = self.reservoir.dump(wait)
+        self._encoder.keep_former([self.layouts[layout] for layout in self.reservoir.layouts])
         tables = {
             "clock": np.array([self._next_number, self._newest], np.int64),
             **under("texts", self._texts.dump()),
@@ -321,13 +323,13 @@ class MeasureTask:
         """
         self._next_number, self._newest = (int(value) for value in tables["clock"])
         self._texts.restore(part_of("texts", tables))
-        self._encoder.restore(part_of("groups", tables))
         self.layouts = [EventLayout.from_json(layout) for layout in values["layouts"]]
+        self._encoder.restore(part_of("groups", tables), self.layouts)
         written = len(self.layouts) - 1
         if not self._residents and self.layouts[written] != self._encoder.layout:
             self.layouts.append(self._encoder.layout)
         self.reservoir.layout = len(self.layouts) - 1
-        self.reservoir.convert = lambda layout, events: convert(self.layouts[layout], events, self._encoder)
+        self.reservoir.convert = self._converted
         self.reservoir.restore(part_of("events", tables), files[: values["event_files"]], written)
         self.reach = {name: time for name, time in values["reach"].items() if name in self._names}
         if self._admission is not None:
@@ -336,6 +338,11 @@ class MeasureTask:
             self._restore_leaf(
                 leaf, part_of(leaf.name, tables), values["metrics"], lambda e: self.reservoir.current(e, written)
             )
+
+    def _converted(self, layout: int, events: Ints) -> Ints:
+        found = convert(self.layouts[layout], events, self._encoder)
+        self._touch(found)
+        return found
 
     def _restore_leaf(
         self,

@@ -93,3 +93,31 @@ def test_events_of_other_metrics_are_written_anew(late: int, commits: range) -> 
     table = pa.Table.from_batches(events).append_column("place", pa.array(range(40)))
     expected = oracle_table(_total("x"), table, time="ts", arrival="place")["x_total"]
     assert found == pc.multiply(expected, 7).to_pylist()
+
+
+@pytest.mark.parametrize("removed", [10, 30])
+def test_groups_that_come_back_are_the_same_groups(removed: int) -> None:
+    """Events that are remembered know their groups, also those of metrics that are gone for a while."""
+    by_both = "SELECT count(*) AS visits FROM p GROUP BY card, shop OVER sliding 30 seconds"
+    plain = Metrics(PRESENT.definition.text, time="ts", keep="40 seconds").definition
+    both = plain.adding(by_both)
+    schema = SCHEMA.append(pa.field("shop", pa.string()))
+    files, parts, found, rows = FilesInMemory(), list[bytes](), dict[int, Any](), list[pa.RecordBatch]()
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", 4):
+        drawn = [
+            measured_stages("score", each, schema, 1 << 26, ["shop"])[0] for each in (both, both.removing("visits"))
+        ]
+        operator = _opened(drawn[0], files)
+        for at in range(60):
+            is_gone = removed <= at < removed + 10
+            if at % 5 == 0 or at in (removed, removed + 10):
+                parts.append(operator.changes() or operator.content())
+                operator = _opened(drawn[1] if is_gone else drawn[0], files)
+                operator.restore(parts)
+            # Which shops come first is another one each time.
+            rows.append(_events(at, 1).append_column("shop", pa.array([f"s{(at * at // 7) % 5}"])))
+            [(_, given)] = operator.apply(rows[-1])
+            found.update({} if is_gone else {at: given["visits"][0].as_py()})
+    table = pa.Table.from_batches(rows).append_column("place", pa.array(range(60)))
+    expected = oracle_table(by_both, table, time="ts", arrival="place")["visits"].to_pylist()
+    assert found == {at: expected[at] for at in found}
