@@ -29,7 +29,7 @@ from headrace.measure.policy import (
 )
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
-from headrace.measure.words import is_text, to_words
+from headrace.measure.words import is_float, is_text, order_codes, to_words
 from headrace.model.jit import Bytes, Ints, Word, grown, kernel
 from headrace.state.ragged import Ragged, reach
 from headrace.state.tables import AppendOnly, Tables
@@ -276,9 +276,11 @@ def id_words(column: pa.Array) -> Ints:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     words[:, 2] = np.asarray(column.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())  # whatever its unit, without loss
     if not is_text(column.type):
         found = to_words(column, BytesIndex())
-        words[:, 0] = found.word
+        words[:, 0] = order_codes(found.word) if is_float(column.type) else found.word
         if len(found.high):
             words[:, 1] = found.high
         return words

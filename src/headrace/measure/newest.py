@@ -23,7 +23,7 @@ def _push_newest(
     state: Ints, out: Ints, out_high: Ints, out_valid: Flags, rank: int,
 ) -> None:  # fmt: skip
     """`rank` 0 answers with the newest event, 1 with the one before it."""
-    wide = len(out_high) > 0
+    wide = len(high) > 0
     for i in range(len(kind)):
         group = state[slot[i]]
         if kind[i] == ANSWER:

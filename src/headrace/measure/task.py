@@ -27,9 +27,9 @@ from headrace.measure.policy import COUNTED_CODES, NO_ARRIVAL, NO_TIME, OK, STAT
 from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoir
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
-from headrace.measure.words import is_ordered_word, to_words
+from headrace.measure.words import is_ordered_word, time_words, to_words
 from headrace.model.jit import Ints
-from headrace.model.ticks import DAY, FARTHEST
+from headrace.model.ticks import FARTHEST
 from headrace.state.rocks import RocksGroups
 from headrace.state.store import StoredPart
 from headrace.state.tables import Tables, part_of, size_of, under
@@ -364,8 +364,7 @@ class MeasureTask:
 
     def _ticks(self, column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Times, and where they are known: not null, and not so far off that a window's edge would leave 64 bits."""
-        words = to_words(column, self._texts)
-        unit = DAY if pa.types.is_date(column.type) else 1
+        words, unit = time_words(column, self._texts)
         known = (words.word >= -FARTHEST // unit) & (words.word <= FARTHEST // unit)
         if column.null_count:
             known &= words.valid != 0

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from headrace.measure.keys import BytesIndex
 from headrace.model.jit import Bytes, Flags, Ints
+from headrace.model.ticks import DAY, MILLISECOND, SECOND
 
 _NO_WORDS: Ints = np.zeros(0, np.int64)
 _SMALL_DECIMAL = 18
@@ -31,6 +32,7 @@ _AS_THEY_ARE: Final = {pa.int64().id, pa.float64().id, pa.timestamp("us").id}
 _TIMESTAMP_ID: Final = pa.timestamp("us").id
 _TEXTS: Final = {pa.string().id, pa.large_string().id, pa.binary().id, pa.large_binary().id}
 _WORD_BYTES: Final = 8
+_COARSE: Final = {"s": SECOND, "ms": MILLISECOND}
 
 
 class Words(NamedTuple):
@@ -112,6 +114,15 @@ def to_words(column: pa.Array, texts: BytesIndex) -> Words:
     if pa.types.is_decimal(type):
         return _decimal_words(column, valid)
     return Words(_plain_words(column), valid)
+
+
+def time_words(column: pa.Array, texts: BytesIndex) -> tuple[Words, int]:
+    """A column of times, and how many microseconds one of its words is: in microseconds not all of them fit a word."""
+    if pa.types.is_date(column.type):
+        return to_words(column, texts), DAY
+    if column.type.unit in _COARSE:
+        return to_words(column.cast(pa.int64()), texts), _COARSE[column.type.unit]
+    return to_words(column, texts), 1
 
 
 def _is_as_it_is(type: pa.DataType) -> bool:

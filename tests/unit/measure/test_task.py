@@ -6,12 +6,17 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from headrace.measure.chunk_files import ScratchFiles
 from headrace.measure.definition import Definition
+from headrace.measure.policy import Policy
 from headrace.measure.reservoir import CHUNK_EVENTS
 from headrace.measure.run import measure_table
 from headrace.measure.task import MeasureTask
 from headrace.model.jit import Ints
+from headrace.model.ticks import Ticks
+from headrace.state.tables import plain
 
 MANY = 7 * CHUNK_EVENTS
 SECOND = 1_000_000
@@ -125,3 +130,48 @@ def test_dictionary_columns_are_taken_by_value() -> None:
     table = events(np.zeros(3, np.int64)).append_column("k", pa.array(["b", "a", "b"]).dictionary_encode())
     answers = measure_table(Definition("SELECT count(*) AS n FROM t GROUP BY k OVER infinite", "ts"), table)
     assert answers["n"].to_pylist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_times_that_do_not_fit_in_microseconds_are_not_measured(unit: str) -> None:
+    """Cut to 64 bits they would be times like any others."""
+    farthest = np.array([5, 1 << 62, -(1 << 62), (1 << 61) + 3, 6], np.int64)
+    table = pa.table({"ts": pa.array(farthest).cast(pa.timestamp(unit))})
+    answers = measure_table(Definition("SELECT count(*) AS n FROM t OVER infinite", "ts", status="status"), table)
+    assert answers["n"].to_pylist() == [1, None, None, None, 2]
+    assert answers["status"].to_pylist() == ["ok", "discarded", "discarded", "discarded", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "statuses"),
+    [
+        (pa.array([0.0, -0.0, float("nan"), -float("nan"), 1.0]), ["ok", "duplicate", "ok", "duplicate", "ok"]),
+        (pa.array([1, 2, 1, 1001, 2]).cast(pa.timestamp("ns")), ["ok", "ok", "duplicate", "ok", "duplicate"]),
+    ],
+    ids=["doubles", "nanoseconds"],
+)
+def test_ids_are_the_same_where_their_values_are(ids: pa.Array, statuses: list[str]) -> None:
+    table = events(np.arange(5), id=ids, place=np.arange(5))
+    policy = Policy(dedup=Ticks(SECOND))
+    text = "SELECT count(*) AS n FROM t OVER infinite"
+    definition = Definition(text, "ts", id="id", arrival="place", policy=policy, status="status")
+    assert measure_table(definition, table)["status"].to_pylist() == statuses
+
+
+@pytest.mark.parametrize("function", ["first", "last", "prev", "min", "max", "sum", "median"])
+def test_a_metric_that_is_added_takes_wide_decimals_whole(function: str) -> None:
+    """It begins with the events that are remembered, before there is a row to answer."""
+    values = [Decimal("-99999999999999999999.999"), Decimal("99999999999999999999.999"), Decimal(7), None, Decimal(1)]
+    table = events(np.arange(5) * SECOND, x=pa.array(values, pa.decimal128(30, 3)))
+    before = Definition("SELECT count(x) AS n FROM t OVER sliding 10 s", "ts")
+    after = before.adding(f"SELECT {function}(x) AS later FROM t OVER sliding 10 s")
+    tasks = []
+    for definition in (before, after):
+        [stage] = definition.plan(table.schema).stages
+        told = definition.settings(schema=table.schema, columns=stage.columns)
+        tasks.append(MeasureTask(stage, told, ScratchFiles()))
+    tasks[0].push(table.slice(0, 4).to_batches()[0])
+    tables, values_of, files = tasks[0].dump()
+    tasks[1].restore(plain(tables), values_of, files)
+    answers = tasks[1].push(table.slice(4).to_batches()[0])
+    assert answers[1].to_pylist() == measure_table(after, table)["later"].to_pylist()[4:]

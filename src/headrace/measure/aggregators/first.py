@@ -35,7 +35,7 @@ def _first(
     kind: Ints, slot: Ints, row: Ints, time: Ints, word: Ints, high: Ints, valid: Flags,
     nodes: Ints, ends: Ints, free: Ints, out: Ints, out_high: Ints, out_valid: Flags,
 ) -> None:  # fmt: skip
-    wide = len(out_high) > 0
+    wide = len(high) > 0
     for i in range(len(kind)):
         s = slot[i]
         oldest = ends[s, OLDEST]
