@@ -180,21 +180,26 @@ class _Measuring(Operator):
         elif message["say"] == "forget" and self._next is not None:
             self._next.stop()
             self._next = None
+            self._remember(self._behaviour)
             self._task.forgets = True
 
     def _prepare(self, message: Mapping[str, Any]) -> None:
-        """All that the new metrics will see is remembered from here on: after a crash they are made ready again."""
         if self._next is not None:
             self._next.stop()
         behaviour = _announced(self._behaviour, message)
+        # All that the new metrics will see stays from here on: after a crash they are made ready again.
+        self._remember(behaviour)
+        self._task.forgets = False
         tables, values, files = self._task.dump(wait=False)
-        task = _remembering(self._behaviour, behaviour, self._chunks)
+        self._next = _Next(message, behaviour, self._chunks, (plain(tables), values, files))
+
+    def _remember(self, later: Measured) -> None:
+        """The columns that these metrics read too, and no others."""
+        task = _remembering(self._behaviour, later, self._chunks)
         if task.inputs != self._inputs:
+            tables, values, files = self._task.dump(wait=False)
             task.restore(plain(tables), values, files)
             self._take_up(self._behaviour, task)
-            tables, values, files = task.dump(wait=False)
-        self._task.forgets = False
-        self._next = _Next(message, behaviour, self._chunks, (plain(tables), values, files))
 
     def report(self) -> Mapping[str, Any]:
         definition = self._behaviour.definition

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from headrace.language import format_expr
@@ -11,24 +13,30 @@ from headrace.measure.words import from_words, type_named
 from headrace.model.jit import Ints
 
 
-def convert(old: EventLayout, events: Ints, encoder: EventEncoder) -> Ints:
-    """The matrix of the encoder, from one of an older layout. A column that was not kept then is null in it."""
-    batch = rows_of(old, events, encoder)
+def convert(layouts: Sequence[EventLayout], events: Ints, encoder: EventEncoder) -> Ints:
+    """The matrix of the encoder, from one of the first of these layouts, after which came the others.
+
+    A column that was not kept then, or not ever since, is null in it.
+    """
+    batch = rows_of(layouts, events, encoder)
     return encoder.encode(batch, events[TIME_ROW], events[NUMBER_ROW])
 
 
-def rows_of(old: EventLayout, events: Ints, encoder: EventEncoder) -> pa.RecordBatch:
+def rows_of(layouts: Sequence[EventLayout], events: Ints, encoder: EventEncoder) -> pa.RecordBatch:
     """The rows that the events once were, as far as they were kept, with the columns that the encoder reads."""
     columns = {}
     for name, type in encoder.columns.items():
-        found = _column(name, old, events, encoder)
+        found = _column(name, layouts[0], events, encoder) if has_column(layouts, name) else None
         columns[name] = pa.nulls(events.shape[1], type) if found is None else found.cast(type)
     return pa.record_batch(columns)
 
 
-def has_column(layout: EventLayout, name: str, encoder: EventEncoder) -> bool:
-    """Was the column kept in this layout?"""
-    return _argument(layout, name) is not None or _grouping(layout, name, encoder) is not None
+def has_column(layouts: Sequence[EventLayout], name: str) -> bool:
+    """Was the column kept in all of these layouts? Events may have been written in any of them meanwhile."""
+    return all(
+        _argument(layout, name) is not None or any(name in columns for columns in layout.groupings)
+        for layout in layouts
+    )
 
 
 def _column(name: str, old: EventLayout, events: Ints, encoder: EventEncoder) -> pa.Array | None:

@@ -191,7 +191,7 @@ class CountLeaf:
             events = np.ascontiguousarray(events[:, np.argsort(events[NUMBER_ROW])])
             latest = int(events[TIME_ROW].max())
             self.push(Batch(events, int(events[NUMBER_ROW, 0]), latest, np.zeros(0, np.int64)))
-        return missing_until(self._leaf, reservoir, layouts, self._encoder)
+        return missing_until(self._leaf, reservoir, layouts)
 
     def take_groups(self, slots: Ints) -> list[Ragged]:
         """First the last events of each group, from the oldest to the newest; then as each aggregator has it."""

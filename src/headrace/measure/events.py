@@ -277,7 +277,8 @@ class EventEncoder:
         """`layouts` are those of the events that are remembered."""
         for layout in layouts:
             gone = [columns for columns in layout.groupings if columns not in self.groupings]
-            self.former.update({columns: Grouping(columns, layout.key_types) for columns in gone})
+            types = {**self.columns, **layout.key_types}
+            self.former.update({columns: Grouping(columns, types) for columns in gone})
         for columns, grouping in {**self.former, **self.groupings}.items():
             grouping.restore(part_of(_group_name(columns), tables))
 

@@ -125,7 +125,7 @@ class WindowLeaf:
             for aggregator in aggregators:
                 aggregator.grow(self._encoder.groupings[self._leaf.group_by].slots)
             add_all(np.ascontiguousarray(events), self.view(events), aggregators, self._encoder)
-        missing = missing_until(self._leaf, reservoir, layouts, self._encoder)
+        missing = missing_until(self._leaf, reservoir, layouts)
         return None if missing is None or missing <= after else missing
 
     # ------------------------------------------------------------------ edges
@@ -262,16 +262,14 @@ def add_all(events: Ints, view: Ints, aggregators: Sequence[Aggregator], encoder
     replay(steps, (events, events, events), aggregators, encoder)
 
 
-def missing_until(
-    leaf: Leaf, reservoir: EventReservoir, layouts: Sequence[EventLayout], encoder: EventEncoder
-) -> int | None:
+def missing_until(leaf: Leaf, reservoir: EventReservoir, layouts: Sequence[EventLayout]) -> int | None:
     """The latest time of an event that is not remembered, or not with all columns that the leaf reads."""
     wanted = set(leaf.group_by)
     for expr in (leaf.where, *(metric.argument for metric in leaf.metrics)):
         wanted.update(columns_of(expr) if expr is not None else ())
     found = [] if reservoir.dropped_until is None else [reservoir.dropped_until]
     for layout, last in reservoir.layout_ends.items():
-        if not all(has_column(layouts[layout], name, encoder) for name in wanted):
+        if not all(has_column(layouts[layout:], name) for name in wanted):
             found.append(last)
     return max(found, default=None)
 

@@ -340,7 +340,7 @@ class MeasureTask:
             )
 
     def _converted(self, layout: int, events: Ints) -> Ints:
-        found = convert(self.layouts[layout], events, self._encoder)
+        found = convert(self.layouts[layout:], events, self._encoder)
         self._touch(found)
         return found
 

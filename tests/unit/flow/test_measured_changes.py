@@ -19,6 +19,7 @@ from headrace.testing.oracle import oracle_table
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("card", pa.string()), ("x", pa.int64())])
 PRESENT = Metrics("SELECT count(*) AS n FROM p GROUP BY card OVER sliding 10 seconds", time="ts", keep="5 seconds")
 PREPARED, SWITCHED, END = 20, 50, 70
+SAYS = {PREPARED: "prepare", SWITCHED: "switch"}
 
 
 def _events(first: int, count: int) -> pa.RecordBatch:
@@ -28,17 +29,15 @@ def _events(first: int, count: int) -> pa.RecordBatch:
     return pa.record_batch([times, [f"c{n % 2}" for n in numbers], pa.array(numbers, pa.int64())], schema=SCHEMA)
 
 
-def _answers(added: str, crashes: set[int]) -> list[Any]:
+def _answers(added: str, crashes: set[int], says: dict[int, str] = SAYS) -> list[Any]:
     """Of the metric that is added, from where it answers on."""
     later = PRESENT.definition.adding(added)
     (drawn,) = measured_stages("score", PRESENT.definition, SCHEMA, 1 << 26, ())
     files, found = FilesInMemory(), list[Any]()
     operator = _opened(drawn, files)
     for at in range(END):
-        if at == PREPARED:
-            operator.change({"change": 1, "say": "prepare", "metrics": plain_definition(later)})
-        if at == SWITCHED:
-            operator.change({"change": 2, "say": "switch"})
+        if at in says:
+            operator.change({"change": at, "say": says[at], "metrics": plain_definition(later)})
         if at in crashes:
             content = operator.content()
             operator = _opened(drawn, files)
@@ -64,6 +63,18 @@ def test_a_crash_while_a_metric_is_made_ready_takes_nothing_from_it(
         undisturbed = _answers(added, set())
         assert _answers(added, crashes) == undisturbed
     assert len(undisturbed) == END - SWITCHED
+
+
+@pytest.mark.parametrize("crashes", [{26}, set(range(70))])
+@pytest.mark.parametrize("chunk_events", [2, 100])
+def test_what_was_made_ready_and_given_up_leaves_nothing(crashes: set[int], chunk_events: int) -> None:
+    """Its column was remembered for a while: it is as if that had not been, whatever had got into files."""
+    added = "SELECT sum(x) AS later FROM p GROUP BY card OVER sliding 100 seconds"
+    says = {20: "prepare", 25: "forget", 28: "prepare", 32: "switch"}
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", chunk_events):
+        undisturbed = _answers(added, set(), says)
+        assert _answers(added, crashes, says) == undisturbed
+    assert undisturbed[:3] == [28 + 30 + 32, 29 + 31 + 33, 28 + 30 + 32 + 34]
 
 
 def _total(column: str) -> str:
