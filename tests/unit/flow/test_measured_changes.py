@@ -13,6 +13,7 @@ from headrace.flow.files import FilesInMemory
 from headrace.flow.measured import Measured, measured_stages, plain_definition
 from headrace.flow.operators import Operator, Shape
 from headrace.measure import definition as definitions
+from headrace.measure import events as layouts
 from headrace.spark.metrics import Metrics
 from headrace.testing.oracle import oracle_table
 
@@ -132,3 +133,28 @@ def test_groups_that_come_back_are_the_same_groups(removed: int) -> None:
     table = pa.Table.from_batches(rows).append_column("place", pa.array(range(60)))
     expected = oracle_table(by_both, table, time="ts", arrival="place")["visits"].to_pylist()
     assert found == {at: expected[at] for at in found}
+
+
+def test_a_group_that_had_events_while_its_metric_was_gone_is_not_forgotten_before_them() -> None:
+    by_both = "SELECT count(*) AS visits FROM p GROUP BY card, shop OVER sliding 30 seconds"
+    plain = Metrics(PRESENT.definition.text.replace("10", "30"), time="ts", keep="5 seconds").definition
+    both = plain.adding(by_both)
+    schema = SCHEMA.append(pa.field("shop", pa.string()))
+    files, found, rows = FilesInMemory(), dict[int, Any](), list[pa.RecordBatch]()
+    with patch.object(definitions, "STREAM_CHUNK_EVENTS", 1), patch.object(layouts, "_FEW_GROUPS", 1):
+        texts = both, both.removing("visits")
+        drawn = [measured_stages("score", each, schema, 1 << 26, ["shop"])[0] for each in texts]
+        operator = _opened(drawn[0], files)
+        for at in range(0, 60, 2):
+            is_gone = 10 <= at < 24
+            if at % 4 == 0 or at in (10, 24):
+                content = operator.content()
+                operator = _opened(drawn[is_gone], files)
+                operator.restore([content])
+            shop = "once" if at in (0, 20) else "often" if at < 40 else f"new {at}"
+            rows.append(_events(at, 1).append_column("shop", pa.array([shop])))
+            [(_, given)] = operator.apply(rows[-1])
+            found.update({} if is_gone else {at: given["visits"][0].as_py()})
+    table = pa.Table.from_batches(rows).append_column("place", pa.array(range(len(rows))))
+    expected = oracle_table(by_both, table, time="ts", arrival="place")["visits"].to_pylist()
+    assert found == {at: expected[at // 2] for at in found}
