@@ -29,7 +29,7 @@ from headrace.measure.recorded import Recorded, check_change, recorded_of
 from headrace.measure.task import MeasureTask, TaskSettings
 from headrace.model.latencies import Latencies
 from headrace.state.store import StoredPart, parts_of
-from headrace.state.tables import Delta, Fingerprints, Tables, decode, encode, plain, whole
+from headrace.state.tables import Delta, Fingerprints, Tables, decode, pieces, plain, whole
 
 CODE: Final = "__headrace_code"
 """What became of a record, on its way from stage to stage."""
@@ -253,7 +253,7 @@ class _Measuring(Operator):
 
     def _packed(self, deltas: dict[str, Delta]) -> bytes:
         header = json.dumps(self._header).encode()
-        return b"".join([len(header).to_bytes(_LENGTH_BYTES, "little"), header, encode(deltas)])
+        return b"".join([len(header).to_bytes(_LENGTH_BYTES, "little"), header, *pieces(deltas)])
 
     def named_files(self) -> Sequence[str]:
         mine = [file["file"] for file in self._header.get("files", ())]

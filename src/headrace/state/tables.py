@@ -7,28 +7,21 @@ kept in memory. (A row of one word is its own fingerprint; of longer ones two in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numba
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 Table: TypeAlias = npt.NDArray[Any]
 Tables: TypeAlias = dict[str, Any]
 """Arrays by name; in a dump some may be `AppendOnly`."""
 
-_SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        ("dtype", pa.string()),
-        ("shape", pa.list_(pa.int64())),
-        ("rows", pa.large_binary()),
-        ("data", pa.large_binary()),
-    ]
-)
+_WORD: Final = 8
+"""Arrays begin at multiples of it."""
 
 
 @dataclass(frozen=True)
@@ -173,28 +166,34 @@ def plain(tables: Tables) -> dict[str, Table]:
 
 
 def encode(deltas: Mapping[str, Delta]) -> bytes:
-    rows = [
-        {
-            "name": name,
-            "dtype": delta.dtype,
-            "shape": list(delta.shape),
-            "rows": None if delta.rows is None else _runs(delta.rows).tobytes(),
-            "data": np.ascontiguousarray(delta.data).tobytes(),
-        }
-        for name, delta in deltas.items()
-    ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, _SCHEMA))
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return b"".join(pieces(deltas))
+
+
+def pieces(deltas: Mapping[str, Delta]) -> list[Any]:
+    """What `encode` joins: an index, and all arrays behind it, as they are in memory."""
+    index, arrays = list[list[Any]](), list[Any]()
+    for name, delta in deltas.items():
+        rows = None if delta.rows is None else _runs(delta.rows)
+        index.append([name, delta.dtype, list(delta.shape), None if rows is None else rows.nbytes, delta.data.nbytes])
+        for array in (rows, delta.data):
+            if array is not None and array.size:
+                arrays += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, bytes(-array.nbytes % _WORD)]
+    head = json.dumps(index).encode()
+    head += b" " * (-len(head) % _WORD)
+    return [len(head).to_bytes(_WORD, "little"), head, *arrays]
 
 
 def decode(content: bytes) -> dict[str, Delta]:
     found: dict[str, Delta] = {}
-    for row in pa.ipc.open_stream(pa.BufferReader(content)).read_all().to_pylist():
-        indices = None if row["rows"] is None else _unrolled(np.frombuffer(row["rows"], np.int64))
-        data = np.frombuffer(row["data"], np.dtype(row["dtype"]))
-        found[row["name"]] = Delta(row["dtype"], tuple(row["shape"]), indices, data)
+    place = _WORD + int.from_bytes(content[:_WORD], "little")
+    for name, dtype, shape, rows_size, size in json.loads(content[_WORD:place]):
+        rows = None
+        if rows_size is not None:
+            rows = _unrolled(np.frombuffer(content, np.int64, rows_size // 8, place))
+            place += rows_size
+        of = np.dtype(dtype)
+        found[name] = Delta(dtype, tuple(shape), rows, np.frombuffer(content, of, size // of.itemsize, place))
+        place += size + -size % _WORD
     return found
 
 
