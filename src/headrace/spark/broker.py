@@ -41,8 +41,9 @@ _COORDINATES: Final = (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.slf4j:slf4j-
 _START_SECONDS: Final = 60
 _STOP_SECONDS: Final = 30
 _PAUSE_SECONDS: Final = 0.05
-_NO_PAUSES: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseZGC", "-XX:+PerfDisableSharedMem")
-"""Other collectors stop the broker for 10 to 200 ms every few seconds where it shares two cores with all the rest."""
+_NO_PAUSES: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseSerialGC", "-XX:+PerfDisableSharedMem")
+"""Where a broker shares two cores with all the rest, collectors with many threads stop everybody: an echo of 25,000
+messages a second has a p99.9 of 35 ms with this one, 75 with Parallel, 87 with Z, 258 with G1."""
 _TALKATIVE: Final = ("kafka.server.KafkaConfig", "org.apache.kafka.common.config", "org.apache.kafka.image")
 """They print hundreds of lines at every start."""
 
