@@ -129,7 +129,7 @@ class Sizes:
 FULL: Final = Sizes(
     {"steps": (10, 30, 100), "workers": (10, 15, 20), "granularity": (1, 10, 100)},
     {"punctuations": 4, "tracked": 12, "counted": 12},
-    (200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 8_000, 12_000), 0.3,
+    (200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 7_000, 8_000, 10_000), 0.3,
     (
         ("none", 1, 3), ("counted", 1, 3), ("counted", 10, 1), ("tracked", 1, 1), ("tracked", 10, 1),
         ("punctuations", 1, 1), ("punctuations", 10, 1), ("punctuations", 50, 1),

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.flow.copies import Replication, by_task, copy_of, task_of
 from headrace.flow.plan import Plan
-from headrace.flow.regions import AGENT
+from headrace.flow.regions import AGENT, Ends
 from headrace.replicate import assignment
 from headrace.replicate.assignment import Assignment, Copy, Share, TaskLoad, WorkerSeen
 
@@ -23,7 +23,8 @@ class Placing:
     """Of one run of a flow."""
 
     def __init__(self, plan: Plan, workers: int, replication: Replication):
-        self.of = shared_out(replication.names(plan), workers)
+        hear_ends = [node.name for node in plan.graph.nodes if isinstance(node.behaviour, Ends)]
+        self.of = shared_out(replication.names(plan), workers, {AGENT: 1 / 4, **dict.fromkeys(hear_ends, 1 / 6)})
         """The copies of each worker."""
         self.worker_of = _worker_of(self.of)
         self.copies = by_task(replication.names(plan))
@@ -95,26 +96,31 @@ def _both(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in others)
 
 
-def shared_out(names: Sequence[str], workers: int) -> dict[int, tuple[str, ...]]:
-    """Every worker gets a share of every vertex, and no two copies of a task, where there are as many workers."""
+def shared_out(
+    names: Sequence[str], workers: int, heavy: Mapping[str, float] | None = None
+) -> dict[int, tuple[str, ...]]:
+    """Every worker gets a share of every vertex, and no two copies of a task, where there are as many workers.
+
+    `heavy`: vertices whose tasks count for so much of a share.
+    """
     found: dict[int, list[str]] = {worker: [] for worker in range(min(workers, len(names)))}
     first = {task: place for place, task in enumerate(by_task(names))}
     for name in names:
         found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
     if len(first) == len(names):  # copies have to keep apart
-        _relieved(found, len(names) / len(found))
+        _relieved(found, len(names) / len(found), heavy or {})
     return {worker: tuple(names) for worker, names in found.items()}
 
 
-def _relieved(found: dict[int, list[str]], share: float) -> None:
-    """A task of the tracker, which hears all workers, counts for a quarter of a share: other workers take that over."""
+def _relieved(found: dict[int, list[str]], share: float, heavy: Mapping[str, float]) -> None:
+    """A task of the tracker hears all workers, and who asked for ends all of these: other workers take over."""
 
     def weight(worker: int) -> float:
-        heavy = sum(name.rpartition(".")[0] == AGENT for name in found[worker])
-        return len(found[worker]) + heavy * (share / 4 - 1)
+        extra = [share * heavy.get(name.rpartition(".")[0], 0.0) - 1 for name in found[worker]]
+        return len(found[worker]) + sum(max(0.0, each) for each in extra)
 
     for worker in [worker for worker in found if weight(worker) > share + 1]:
-        others = [name for name in found[worker] if name.rpartition(".")[0] != AGENT]
+        others = [name for name in found[worker] if name.rpartition(".")[0] not in heavy]
         lightest = min(found, key=weight)
         while others and weight(worker) > weight(lightest) + 1:
             found[worker].remove(others[-1])

@@ -73,23 +73,22 @@ class Task:
         """The number of the last change that came with its inbox."""
         self.changed_at = 0
         self.records_in = 0
-        self._plan = plan
-        self._graph = plan.graph
+        self._plan, self._graph = plan, plan.graph
         self._fused = {name: plan.fused(name) for name in task.vertex.nodes}
         self._carried = plan.carried.nodes
         carries = bool(task.merges) or any(name in self._carried for name in task.vertex.nodes)
         self.order = Carrying(plan, task) if carries else None
         waits = [edge.ordering.wait_s for edge in plan.edges if edge.consumer == task.vertex.name and edge.ordering]
         self.merging = Merging(task.merges, plan.carried.keys, losses, waits[0]) if task.merges else None
-        region = plan.region
-        is_tracked = region is not None and task.vertex.name in region.group_of
-        self.tracking = TaskTracking(plan, task, region) if region is not None and is_tracked else None
+        region = plan.region if plan.region is not None and task.vertex.name in plan.region.group_of else None
+        tracking = None if region is None else TaskTracking(plan, task, region)
+        self.tracking = None if tracking is not None and tracking.is_counted else tracking
         self.sending = Sending(plan, task, self.order, self.tracking)
         self.delivering = Delivering(plan.graph, task, self.name, self.sending)
         self.agreed = Agreed(task, plan.graph.agreement, copy_of(self.name), losses, second) if task.agreed else None
         self.pulse = 0
         """The last beat that came with its inbox."""
-        self.operators = opened(plan, task, self.kept, self.order, self.tracking)
+        self.operators = opened(plan, task, self.kept, self.order, tracking)
         self.files = StateFiles()
         self.telling = Telling(self.tracking, self.operators, self.order) if self.tracking else None
 

@@ -81,7 +81,7 @@ class TaskTracking:
 
     @property
     def is_counted(self) -> bool:
-        """Does it pass records on that have no tokens?"""
+        """Does it pass records on that have no tokens? Then there is nothing to note, and nothing to tell."""
         return self.vertex in self._region.counted
 
     @property
@@ -279,11 +279,13 @@ class Passing(Wrapped):
 
     def __init__(self, inner: Operator, stage: str, tracking: TaskTracking):
         super().__init__(inner)
-        self._stage, self._tracking = stage, tracking
+        self._stage, self._tracking, self._is_counted = stage, tracking, tracking.is_counted
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
-        plain = batch if self._tracking.is_counted else columns.without(batch)
+        plain = batch if self._is_counted else columns.without(batch)
         given = self.inner.apply(plain)
+        if self._is_counted and len(given) == 1 and given[0][1] is batch:
+            return given
         rows = sum(part.num_rows for _, part in given)
         if rows != batch.num_rows or len(given) > 1:
             raise FlowError(

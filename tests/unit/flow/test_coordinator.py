@@ -25,13 +25,13 @@ def test_tasks_are_shared_out() -> None:
 
 
 def test_who_has_the_tracker_has_fewer_other_tasks() -> None:
-    names = [*(f"a.{n}" for n in range(60)), "tracker.0"]
-    shares = shared_out(names, 4)
+    names, heavy = [*(f"a.{n}" for n in range(60)), "tracker.0"], {"tracker": 1 / 4}
+    shares = shared_out(names, 4, heavy)
     assert sorted(name for each in shares.values() for name in each) == sorted(names)
     with_tracker = next(each for each in shares.values() if "tracker.0" in each)
     assert len(with_tracker) == 13
     assert {len(each) for each in shares.values() if each is not with_tracker} == {16}
-    assert shared_out(names, 1) == {0: tuple(names)}
+    assert shared_out(names, 1, heavy) == {0: tuple(names)}
 
 
 def test_all_workers_start_with_epochs_of_their_own() -> None:
