@@ -36,6 +36,7 @@ RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 _PACKAGES: Final = ("headrace", "pyspark", "pyarrow", "numpy", "numba", "duckdb")
 _BUSY_PERCENT: Final = 15.0
+_STOLEN_PERCENT: Final = 2.0
 
 
 def is_quick() -> bool:
@@ -122,11 +123,24 @@ class Bench:
         columns = (
             SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         )  # fmt: skip
+        before = psutil.cpu_times()
         with Progress(*columns, console=self._console) as progress:
             self._progress = progress
             progress.add_task("", total=steps)
             yield
         self._progress = None
+        self._note_stolen(before, psutil.cpu_times())
+
+    def _note_stolen(self, before: Any, after: Any) -> None:
+        """A virtual machine may have to wait for the cores that it shows."""
+        stolen = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+        share = 100 * stolen / max(1e-9, sum(after) - sum(before))
+        self._machine["stolen_percent"] = round(share, 1)
+        if share > _STOLEN_PERCENT:
+            self.note(
+                f"For {share:.0f} % of the time, cores that were wanted were with other machines of this one's host: "
+                "latencies are those of the host, too."
+            )
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:

@@ -32,7 +32,7 @@ from hdrh.histogram import HdrHistogram
 
 import headrace as hr
 from bench.harness import Bench, Chart, Target, is_quick
-from bench.support.echo import bare_echo, due_until, in_two_processes
+from bench.support.echo import ONE_BY_ONE, bare_echo, due_until, in_two_processes
 from bench.support.flink import FlinkFailed, FlinkUnavailable
 from bench.support.flink_kafka import flink_over
 from headrace.flow.json_stages import json_objects
@@ -73,10 +73,8 @@ def cards(count: int, seed: int) -> list[str]:
     return [f"card-{number}" for number in ((rng.zipf(1.2, count) - 1) % CARDS).tolist()]
 
 
-def message(number: int, ms: int, card: str, due_us: int) -> bytes:
-    return b'{"id":"%d","ms":%d,"card":"%s","amount":%.2f,"due_us":%d}' % (
-        number, ms, card.encode(), (number % 997) / 7, due_us,
-    )  # fmt: skip
+def message(number: int, ms: int, card: bytes, due_us: int) -> bytes:
+    return b'{"id":"%d","ms":%d,"card":"%s","amount":%.2f,"due_us":%d}' % (number, ms, card, (number % 997) / 7, due_us)
 
 
 def load_history(servers: str, topic: str, count: int, span_s: float, more: str = "") -> None:
@@ -114,11 +112,11 @@ def load_history(servers: str, topic: str, count: int, span_s: float, more: str 
 def send(servers: str, topic: str, rate: float, seconds: float, began: Any) -> None:
     """In a process of its own."""
     producer = Producer(
-        {"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True, "acks": "all",
-         "queue.buffering.max.messages": 1_000_000}
+        {"bootstrap.servers": servers, "linger.ms": 0 if rate <= ONE_BY_ONE else 1, "enable.idempotence": True,
+         "acks": "all", "queue.buffering.max.messages": 1_000_000}
     )  # fmt: skip
     total = int(rate * seconds)
-    names = cards(total, seed=7)
+    names = [name.encode() for name in cards(total, seed=7)]
     gc.disable()
     began.wait()
     start, sent = time.time() + 0.2, 0

@@ -56,10 +56,12 @@ class FromJson:
             return [pa.array([], entry.type) for entry in self.schema]
         if None in values:
             raise ValueError("the message has no value")
-        lines = [value.encode().strip() if isinstance(value, str) else value.strip() for value in values]
-        # So none of them is nothing, and none goes on in the next one: as many objects as lines are one in each.
-        if not all(line.startswith(b"{") and line.endswith(b"}") for line in lines):
-            raise ValueError(_NO_OBJECT)
+        lines = [value.encode() if isinstance(value, str) else value for value in values]
+        if not _all_braced(lines):
+            lines = [line.strip() for line in lines]
+            # So none of them is nothing, and none goes on in the next one: as many objects as lines are one in each.
+            if not _all_braced(lines):
+                raise ValueError(_NO_OBJECT)
         if len(lines) <= FEW and (readers := _readers(self.schema)) is not None:
             few = read_few(lines, readers)
             if few is not None:
@@ -74,6 +76,10 @@ class FromJson:
         if table.num_rows != len(values):
             raise ValueError(_NO_OBJECT)
         return [_as(column.combine_chunks(), entry) for column, entry in zip(table.columns, self.schema, strict=True)]
+
+
+def _all_braced(lines: list[bytes]) -> bool:
+    return all(line[:1] == b"{" and line[-1:] == b"}" for line in lines)
 
 
 @functools.lru_cache(maxsize=64)
@@ -150,7 +156,8 @@ class ToJson:
             return pa.record_batch({"value": value})
         if self.key not in batch.schema.names:
             raise FlowError(f"to_json: there is no column {self.key} for the key; there are {batch.schema.names}")
-        return pa.record_batch({"key": batch.column(self.key).cast(pa.string()), "value": value})
+        key = batch.column(self.key)
+        return pa.record_batch({"key": key if pa.types.is_string(key.type) else key.cast(pa.string()), "value": value})
 
 
 def to_json(*, key: str | None = None) -> ToJson:

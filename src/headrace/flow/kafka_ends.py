@@ -94,7 +94,8 @@ def kafka(
     settings: Mapping[str, str] | None = None,
 ) -> KafkaTopic:
     """A Kafka topic as a source or a sink. `settings` are librdkafka's, for TLS and SASL and the like. A record without
-    a key goes to the partitions in turn.
+    a key goes to the partitions in turn. Of a sink, few messages leave at once, many gather for up to 2 ms
+    (`linger.ms`).
 
     A source with `from_start=False` begins where the topic was when the flow was first started, ever after: what comes
     while the flow does not run is read when it does again.
@@ -179,7 +180,7 @@ class KafkaSplit(SplitReader):
             pa.array([message.value() for message in taken], pa.binary()),
             pa.array([self._partition] * count, pa.int32()),
             pa.array([message.offset() for message in taken], pa.int64()),
-            pa.array([message.timestamp()[1] for message in taken], pa.int64()).cast(MESSAGES.types[4]),
+            pa.array([message.timestamp()[1] for message in taken], pa.int64()).view(MESSAGES.types[4]),
         ]
         return Feed(pa.record_batch(columns, schema=MESSAGES), position)
 

@@ -121,7 +121,7 @@ def time_words(column: pa.Array, texts: BytesIndex) -> tuple[Words, int]:
     if pa.types.is_date(column.type):
         return to_words(column, texts), DAY
     if column.type.unit in _COARSE:
-        return to_words(column.cast(pa.int64()), texts), _COARSE[column.type.unit]
+        return to_words(column.view(pa.int64()), texts), _COARSE[column.type.unit]
     return to_words(column, texts), 1
 
 
