@@ -84,7 +84,8 @@ class Stream:
         `consistent`  ends are told in the order of starts, by coarse time (`slack_s`: how far clocks may differ), or
                       of labels where they rise
         `agents`      how many tasks share the tracking
-        `flush_s`     how long reports are gathered: longer is less traffic and later notices
+        `flush_s`     how long reports are gathered: longer is less traffic and later notices. A worker that takes
+                      more than 32 records in that time gathers for four times as long
 
         A class of `hr.Stage` has `on_ended(substream)`, `flow.keyed` has `on_ended=`; `flow.ends` gives them as
         records.

@@ -31,6 +31,18 @@ def hash_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Hashes:
     return found
 
 
+@numba.njit(cache=True, nogil=True)
+def hash_longs(values: Any) -> Any:
+    """`hash_rows` of one column of whole numbers of 64 bits without nulls: for a few of them it takes a tenth."""
+    found = np.empty(len(values), np.uint64)
+    for i in range(len(values)):
+        z = _GOLDEN ^ np.uint64(values[i]) ^ np.uint64(0x8000000000000000)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        found[i] = (z ^ (z >> np.uint64(31))) + _GOLDEN
+    return found
+
+
 def can_hash(type: pa.DataType) -> bool:
     """Is it a type of which equal values have equal words?"""
     return bool(

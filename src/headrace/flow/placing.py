@@ -23,8 +23,7 @@ class Placing:
     """Of one run of a flow."""
 
     def __init__(self, plan: Plan, workers: int, replication: Replication):
-        hear_ends = [node.name for node in plan.graph.nodes if isinstance(node.behaviour, Ends)]
-        self.of = shared_out(replication.names(plan), workers, {AGENT: 1 / 4, **dict.fromkeys(hear_ends, 1 / 6)})
+        self.of = shared_out(replication.names(plan), workers, _heavy(plan, workers))
         """The copies of each worker."""
         self.worker_of = _worker_of(self.of)
         self.copies = by_task(replication.names(plan))
@@ -92,6 +91,17 @@ class Placing:
         return Assignment(shares, active, self.notes).explain()
 
 
+def _heavy(plan: Plan, workers: int) -> dict[str, float]:
+    """Vertices whose tasks do more than others, and for how much of a share they count (measured in bench/track.py)."""
+    found = {AGENT: 1 / 4}
+    for node in plan.graph.nodes:
+        if isinstance(node.behaviour, Ends):
+            found[node.name] = 1 / 6
+        elif node.source is not None and node.parallelism < workers:
+            found[node.name] = 1 / 3
+    return found
+
+
 def _both(names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in others)
 
@@ -113,7 +123,8 @@ def shared_out(
 
 
 def _relieved(found: dict[int, list[str]], share: float, heavy: Mapping[str, float]) -> None:
-    """A task of the tracker hears all workers, and who asked for ends all of these: other workers take over."""
+    """A task of the tracker hears all workers, who asked for ends all of these, and one source feeds many tasks: other
+    workers take over what else they have."""
 
     def weight(worker: int) -> float:
         extra = [share * heavy.get(name.rpartition(".")[0], 0.0) - 1 for name in found[worker]]

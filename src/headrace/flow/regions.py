@@ -22,6 +22,7 @@ from headrace.flow.substreams import Tracked
 AGENT: Final = "tracker"
 REPORTS: Final = "headrace-reports"
 GONE: Final = "gone"
+_WORDS: Final = ("start", "end")
 
 
 def notices(label: pa.DataType) -> pa.Schema:
@@ -52,10 +53,13 @@ class _EndRecords(Operator):
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         told = batch.column("told").to_numpy()
-        kept = batch.filter(pa.array(told <= 1))
+        kept = batch if told.max(initial=0) <= 1 else batch.filter(pa.array(told <= 1))
         if not kept.num_rows:
             return []
-        words = pa.array(["start", "end"]).take(kept.column("told").cast(pa.int64()))
+        if kept is batch and told.min() == told.max():
+            words = pa.repeat(pa.scalar(_WORDS[told[0]]), len(told))
+        else:
+            words = pa.array(_WORDS).take(kept.column("told").cast(pa.int64()))
         return [("", pa.RecordBatch.from_arrays([kept.column("substream"), words], schema=self._schema))]
 
 

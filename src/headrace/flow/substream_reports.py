@@ -1,5 +1,6 @@
 """When a worker reports on substreams: what its tasks have to say goes in one frame, some milliseconds after it began.
-Where substreams begin and where ends are waited for, it goes at once, if none went in the milliseconds before.
+Where substreams begin and where ends are waited for, it goes at once, if none went in the milliseconds before. A worker
+that has much to do gathers for longer: a report of many rows costs hardly more than one of few.
 
 A sink that shows its records at a commit has not received them before: its task reports when the commit is safe.
 """
@@ -19,6 +20,10 @@ from headrace.track.reports import TaskSaid
 
 _MOST_ROWS: Final = 1 << 14
 """Noted records are kept until they are folded: so many at most."""
+_BUSY_RECORDS: Final = 32
+"""A worker that takes so many records in `flush_s` has much to do."""
+_BUSY_FLUSHES: Final = 4
+"""It gathers for so many times as long."""
 
 
 class SubstreamReports:
@@ -32,8 +37,10 @@ class SubstreamReports:
         self._waits = {name for name, task in self._tasks.items() if task.tracking and task.tracking.says_after_commits}
         self._unsaid: dict[str, TaskSaid] = {}
         self._again: list[TaskSaid] = []
+        self._all_tasks = tasks
         self._began_s: float | None = None
-        self._sent_s = -math.inf
+        self._sent_s, self._records_sent = -math.inf, 0
+        """When it last reported, and how many records its tasks had taken by then."""
         self._now = 0.0
         self._beaten = NO_TIME
         self.coarse = NO_TIME
@@ -69,7 +76,7 @@ class SubstreamReports:
             self._began_s = None
             return []
         self._began_s = self._now if self._began_s is None else self._began_s
-        if self._now - self._began_s < self._region.tracked.flush_s:
+        if self._now - self._began_s < self._region.tracked.flush_s * self._patience(1):
             return []
         return self._said([name for name in self._tasks if self._is_due(name)])
 
@@ -94,9 +101,21 @@ class SubstreamReports:
             return self._said([task.name])
         is_end = tracking.is_source or tracking.reader is not None
         # A tick sees that there is something, the next one sends it: no more often than that.
-        if is_end and self._now - self._sent_s >= 2 * self._region.tracked.flush_s:
+        if is_end and self._now - self._sent_s >= self._region.tracked.flush_s * self._patience(2):
             return self._said([name for name in self._tasks if self._is_due(name)])
         return []
+
+    def _patience(self, flushes: int) -> int:
+        """So many flushes, or more where there is much to do."""
+        assert self._region is not None
+        waited_s, flush_s = self._now - self._sent_s, self._region.tracked.flush_s
+        if waited_s < flush_s * flushes:
+            return flushes
+        is_busy = (self._records() - self._records_sent) * flush_s >= _BUSY_RECORDS * waited_s
+        return _BUSY_FLUSHES if is_busy else flushes
+
+    def _records(self) -> int:
+        return sum(task.records_in for task in self._all_tasks.values())
 
     def asked(self) -> list[Effect]:
         """It is to be known whether all has been said."""
@@ -126,7 +145,7 @@ class SubstreamReports:
         )
 
     def _said(self, names: list[str], is_asked: bool = False) -> list[Effect]:
-        self._began_s, self._sent_s = None, self._now
+        self._began_s, self._sent_s, self._records_sent = None, self._now, self._records()
         tasks = [self._tasks[name].tracking for name in names if not self._tasks[name].finished]
         return self._sent([tracking.said() for tracking in tasks if tracking is not None], is_asked)
 

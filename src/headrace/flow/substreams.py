@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import FlowError
-from headrace.flow.hashing import can_hash, hash_rows
+from headrace.flow.hashing import can_hash, hash_longs, hash_rows
 from headrace.model.failures import problem_of
 from headrace.track.labels import Meaning
 from headrace.track.terms import Mode
@@ -123,6 +123,8 @@ class Tracked:
         return Meaning(self._all_labels, ids_of, ends, slack, opens_anywhere=self.ends.mode == Mode.WHENEVER)
 
     def _all_labels(self, batches: Sequence[pa.RecordBatch]) -> pa.Array:
+        if len(batches) == 1:
+            return self.labels_of(batches[0])
         return pa.concat_arrays([self.labels_of(batch) for batch in batches])
 
     def labels_of(self, batch: pa.RecordBatch) -> pa.Array:
@@ -145,17 +147,22 @@ def _labels(by: Labels, batch: pa.RecordBatch) -> pa.Array:
 
 def _closing(closes: str | Labels, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.bool_]:
     if isinstance(closes, str):
-        found = pa.concat_arrays([batch.column(closes) for batch in batches]).cast(pa.bool_())
+        columns = [batch.column(closes) for batch in batches]
+        found = columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+        found = found if pa.types.is_boolean(found.type) else found.cast(pa.bool_())
     else:
         parts = [closes(batch) for batch in batches]
         found = pa.chunked_array([pa.array(part, pa.bool_()) for part in parts], pa.bool_()).combine_chunks()
-    flags: npt.NDArray[np.bool_] = np.asarray(found.fill_null(False)).astype(np.bool_)
+    flags: npt.NDArray[np.bool_] = np.asarray(found.fill_null(False) if found.null_count else found).astype(np.bool_)
     return flags
 
 
 def ids_of(labels: pa.Array) -> Words:
     """0 for null."""
-    found = hash_rows(pa.record_batch([labels], names=["label"]), ["label"])
+    if labels.type == pa.int64() and not labels.null_count:
+        found: Words = hash_longs(labels.to_numpy())
+    else:
+        found = hash_rows(pa.record_batch([labels], names=["label"]), ["label"])
     found[found == 0] = 1
     if labels.null_count:
         found[np.asarray(labels.is_null())] = 0

@@ -105,12 +105,11 @@ class Agent:
         return [notice for report in reports for notice in self._take(report, [report.num_rows])]
 
     def _take(self, batch: pa.RecordBatch, sizes: Sequence[int]) -> list[Notice]:
-        rows, labels = self._rows(batch), batch.columns[-1]
+        rows, names = self._rows(batch)
         named, started = rows[0][:0], dict[int, Any]()
-        if labels.null_count < len(labels):
-            places = np.flatnonzero(rows[8])
-            named = rows[0][places]
-            started = self._named(named, labels.take(pa.array(places)))
+        if names:
+            named = rows[0][rows[8]]
+            started = self._named(named, [name for name in names if name is not None])
         bounds = np.array([0, *accumulate(sizes)], np.int64)
         found, gone, at = list[Notice](), list[int](), 0
         while at < len(sizes):
@@ -127,25 +126,27 @@ class Agent:
                 self.memory.names.pop(word, None)
         return found
 
-    def _rows(self, batch: pa.RecordBatch) -> tuple[Any, ...]:
-        """As kernels want them."""
-        *columns, names = batch.columns
+    def _rows(self, batch: pa.RecordBatch) -> tuple[tuple[Any, ...], list[Any]]:
+        """As kernels want them; and the names, if there are any."""
+        *columns, labels = batch.columns
         producer, ids, at, since, coarse, promised, *words = [column.to_numpy() for column in columns]
         values: Words = np.empty((len(ids), self.tracking.groups), np.uint64)
         for group, column in enumerate(words):
             values[:, group] = column.view(np.uint64)
         ticks: Ints = np.zeros(len(ids), np.int64)
         is_named: npt.NDArray[np.bool_] = np.zeros(len(ids), np.bool_)
-        if names.null_count < len(ids):
-            is_named = np.array(names.is_valid())
+        names: list[Any] = []
+        if labels.null_count < len(ids):
+            names = labels.to_pylist()
+            is_named = np.array([name is not None for name in names])
             if self.tracking.mode == Mode.RISING:
-                ticks = as_numbers(names).fill_null(0).to_numpy().copy()
-        return ids.view(np.uint64), producer, at, since, coarse, promised, values, ticks, is_named
+                ticks = as_numbers(labels).fill_null(0).to_numpy().copy()
+        return (ids.view(np.uint64), producer, at, since, coarse, promised, values, ticks, is_named), names
 
-    def _named(self, ids: Words, labels: pa.Array) -> dict[int, Any]:
+    def _named(self, ids: Words, names: list[Any]) -> dict[int, Any]:
         """Those that are new."""
         known, started = self.memory.names, dict[int, Any]()
-        for word, name in zip(ids.tolist(), labels.to_pylist(), strict=True):
+        for word, name in zip(ids.tolist(), names, strict=True):
             if word not in known:
                 known[word] = started[word] = name
         return started

@@ -48,12 +48,17 @@ class Note(IntEnum):
     """They came before, and were kept back until now."""
 
 
+_OPENS: Final = (int(Note.OPENED), int(Note.OPENED_AND_SENT))
+
+
 @dataclass
 class _Noted:
     pieces: list[tuple[int, ...]] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
     tokens: list[tuple[int, Words]] = field(default_factory=list)
     rows: int = 0
+    opened: bool = False
+    """Do some of them come from a source?"""
     order: list[tuple[int, int, pa.RecordBatch]] = field(default_factory=list)
 
 
@@ -159,6 +164,7 @@ class LocalTable:
         noted.pieces.append(piece)
         noted.batches.append(batch)
         noted.rows += batch.num_rows
+        noted.opened = noted.opened or piece[0] in _OPENS
 
     def note_order(self, batch: pa.RecordBatch, edge: int, start: int) -> None:
         """Records that leave a source, before they are shared out: they have the order in which it gave them."""
@@ -234,8 +240,8 @@ class LocalTable:
 
     def _ends(self, noted: _Noted, pieces: Ints) -> npt.NDArray[np.uint8]:
         found = np.zeros(noted.rows, np.uint8)
-        is_opened = (pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT)
-        if self._meaning.ends is not None and is_opened.any():
+        if self._meaning.ends is not None and noted.opened:
+            is_opened = (pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT)
             ends = self._meaning.ends([noted.batches[at] for at in np.flatnonzero(is_opened).tolist()])
             found[np.repeat(is_opened, pieces[:, 3])] = ends
         return found
@@ -269,12 +275,14 @@ class LocalTable:
             pieces, ids, tokens, ends, index.slots, index.ids, index.free, index.counts,
             self._values, self._numbers, self._flags, setting, due, born, results,
         )  # fmt: skip
-        self._due = np.concatenate([self._due, due[: results[0]]])
+        self._due = np.concatenate([self._due, due[: results[0]]]) if len(self._due) else due[: results[0]]
+        if not (results[1] or results[2]):
+            return
         kinds = np.repeat(pieces[:, 0], pieces[:, 3])
         new = born[: results[1]]
         new = new[self._begins[kinds[new]]]
         if len(new):
-            born_labels = labels.take(pa.array(new))
+            born_labels = labels if len(new) == len(labels) else labels.take(pa.array(new))
             self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))
             if self._meaning.slack is not None:
                 self._rising.extend(zip(as_numbers(born_labels).to_pylist(), ids[new].tolist(), strict=True))

@@ -69,7 +69,10 @@ def report_of(tasks: Sequence[TaskSaid], groups: int, label: pa.DataType, shard:
         promised[start], promised[rows] = task.is_over, said.promised[own]
         names += [None, *([said.names.get(word) for word in words.tolist()] if said.names else [None] * len(words))]
         start = stop
-    arrays = [pa.array(column) for column in columns]
+    buffer, size = pa.py_buffer(columns), 8 * count
+    arrays = [
+        pa.Array.from_buffers(pa.int64(), count, [None, buffer.slice(at * size, size)]) for at in range(len(columns))
+    ]
     labels = pa.array(names, label) if any(task.said.names for task in tasks) else pa.nulls(count, label)
     arrays = [*arrays[:5], pa.array(promised), *arrays[5:], labels]
     return pa.RecordBatch.from_arrays(arrays, schema=report_schema(groups, label))
