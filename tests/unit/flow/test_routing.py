@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import FlowError
-from headrace.flow.hashing import hash_rows
+from headrace.flow.hashing import hash_longs, hash_rows
 from headrace.flow.routing import Place, Route, split
 from headrace.measure.events import Grouping
 from headrace.measure.keys import BytesIndex
@@ -167,6 +167,12 @@ def test_equal_keys_have_equal_hashes_wherever_they_stand(of: pa.DataType, value
     known: dict[Any, int] = {}
     for row, hashed in zip(rows, hashes, strict=True):
         assert known.setdefault(row, hashed) == hashed
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+def test_whole_numbers_have_the_same_hashes_in_the_short_way(values: list[int]) -> None:
+    column = pa.array(values, pa.int64())
+    assert hash_longs(column.to_numpy()).tolist() == hash_rows(pa.record_batch([column], names=["k"]), ["k"]).tolist()
 
 
 def test_both_zeros_are_one_key() -> None:

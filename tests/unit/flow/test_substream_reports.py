@@ -1,0 +1,53 @@
+"""When a worker reports on substreams."""
+
+from __future__ import annotations
+
+import itertools
+
+import headrace as hr
+from headrace.flow.builder import Flow
+from headrace.flow.effects import Append, Fed, Ticked
+from headrace.flow.io import Feed
+from headrace.flow.plan import make_plan
+from headrace.flow.worker import Pace, Worker
+from headrace.model import frames
+
+from .tracked_flows import CALL, made, numbers
+
+
+def _reported_ms(records_a_ms: int, flush_s: float = 0.005) -> list[int]:
+    """The milliseconds in which the worker of a source sent a report, of 200; it ticks every 5."""
+    flow = Flow("f")
+    source = flow.source("s", numbers())
+    flow.sink("ends", flow.ends("e", source.tracked(by="x", ends=hr.marker("last"), flush_s=flush_s)), CALL)
+    plan = make_plan(flow.graph())
+    worker, found, given = Worker(plan, 0, 1, ["s.0"], Pace()), list[int](), 0
+    for ms in range(200):
+        effects = worker.on(Fed("s.0", Feed(made(given, records_a_ms), given + records_a_ms)))
+        given += records_a_ms
+        if ms % 5 == 0:
+            effects += worker.on(Ticked(ms / 1000))
+        sent = [frame for effect in effects if isinstance(effect, Append) for frame in effect.frames]
+        found += [ms for frame in sent if frames.decode(frame).kind == frames.Kind.REPORT]
+    return found
+
+
+def _pauses(found: list[int]) -> list[int]:
+    return [later - earlier for earlier, later in itertools.pairwise(found)]
+
+
+def test_a_worker_with_little_to_do_reports_every_other_flush() -> None:
+    pauses = _pauses(_reported_ms(1))
+    assert len(pauses) >= 12
+    assert max(pauses) <= 15
+
+
+def test_one_with_much_to_do_gathers_for_longer_but_not_for_ever() -> None:
+    pauses = _pauses(_reported_ms(20))[1:]
+    assert len(pauses) >= 5
+    assert min(pauses) >= 20
+    assert max(pauses) <= 30
+
+
+def test_without_a_flush_nobody_waits() -> None:
+    assert max(_pauses(_reported_ms(20, flush_s=0.0))) <= 5
