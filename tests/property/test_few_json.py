@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.flow.few_json import FEW
+from headrace.flow.few_json import FEW, FEW_READ
 from headrace.flow.json_stages import FromJson, json_objects
 
 SCHEMA = pa.schema(
@@ -61,11 +61,11 @@ def _outcome(values: list[bytes]) -> Any:
 def test_one_is_read_as_one_of_many(text: str) -> None:
     """Where a record cannot be read among many, it is asked for alone: what counts is a record that can be."""
     line = text.encode(errors="surrogatepass")
-    alone, among = _outcome([line]), _outcome([line] * (FEW + 1))
+    alone, among = _outcome([line]), _outcome([line] * (FEW_READ + 1))
     if alone is None or among is None:
         assert alone is among
     else:
-        assert among == alone * (FEW + 1)
+        assert among == alone * (FEW_READ + 1)
 
 
 TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {

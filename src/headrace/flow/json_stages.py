@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.errors import FlowError
-from headrace.flow.few_json import FEW, quoted, read_few, readers_of, write_few
+from headrace.flow.few_json import FEW, FEW_READ, quoted, read_few, readers_of, write_few
 
 _READ: Final = 1 << 20
 _READING: Final = pj.ReadOptions(use_threads=False, block_size=_READ)
@@ -62,7 +62,7 @@ class FromJson:
             # So none of them is nothing, and none goes on in the next one: as many objects as lines are one in each.
             if not _all_braced(lines):
                 raise ValueError(_NO_OBJECT)
-        if len(lines) <= FEW and (readers := _readers(self.schema)) is not None:
+        if len(lines) <= FEW_READ and (readers := _readers(self.schema)) is not None:
             few = read_few(lines, readers)
             if few is not None:
                 return few

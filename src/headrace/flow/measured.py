@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -248,7 +248,7 @@ class _Measuring(Operator):
             "preparing": None if self._next is None else dict(self._next.message),
             "tables": list(self._tables),
             "values": values,
-            "files": [asdict(file) for file in files],
+            "files": [dict(vars(file)) for file in files],
         }
 
     def _packed(self, deltas: dict[str, Delta]) -> bytes:
