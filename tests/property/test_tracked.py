@@ -24,6 +24,12 @@ def test_random_flows_end_their_substreams(first: int) -> None:
         assert failure is None, f"seed {seed}: {failure.story()}"
 
 
+def test_a_merge_that_loses_patience_and_its_power() -> None:
+    """It gave records in another order after that, under the same numbers."""
+    failure = check_tracked_flow(2095)
+    assert failure is None, failure.story()
+
+
 def test_ends_come_in_the_order_of_the_source_to_all() -> None:
     for seed in range(15):
         failure = check_one_order(seed)

@@ -244,9 +244,10 @@ class Plan:
         return list(dict.fromkeys([*own, *outputs, *ends, *self._orders_before(task)]))
 
     def _orders_before(self, task: TaskPlan) -> list[str]:
-        """The inboxes, of the task and of all before it, in which the order of several senders was decided.
+        """The inboxes, of the task and of all before it, in which the order of several senders was decided; and the
+        queues of merges that do not wait for ever, in which it was decided what to wait for.
 
-        What the task has done depends on these orders, and they must outlast it.
+        What the task has done depends on these decisions, and they must outlast it.
         """
         seen: set[str] = set()
         # What others have sent to the same queues is made safe with it, and came of orders of their own.
@@ -259,6 +260,8 @@ class Plan:
                 waiting += [edge.vertex for edge in self.edges if edge.consumer == name]
         found = [each for each in self.tasks.values() if each.vertex.name in seen]
         logs = [each.order_log for each in found if each.order_log is not None]
+        impatient = {e.consumer for e in self.edges if e.ordering is not None and e.ordering.wait_s is not None}
+        logs += [path.queue for each in found if each.vertex.name in impatient for path in each.merges]
         return logs + [
             each.inbox
             for each in found

@@ -39,6 +39,19 @@ def test_a_commit_makes_safe_what_it_depends_on() -> None:
     assert plan.synced_with(plan.tasks["out.1"]) == ["f.in.out.1", "f.in.merge.0"]
 
 
+@pytest.mark.parametrize(("wait_s", "safe"), [(None, 0), (0.05, 2)])
+def test_where_a_merge_loses_patience_that_is_made_safe_with_what_comes_of_it(wait_s: float | None, safe: int) -> None:
+    """It says so in the queues of its senders. Without that, a merge that starts again gives records in another order."""
+    flow = Flow("f")
+    stage = flow.stage("s", lambda batch: batch, flow.source("a", hr.generate(_make, 10)), parallelism=2)
+    merged = flow.stage("merge", lambda batch: batch, stage.ordered(wait_s=wait_s), parallelism=1)
+    flow.sink("out", merged, hr.callback(print), parallelism=2)
+    plan = make_plan(flow.graph())
+    queues = {path.queue for path in plan.tasks["merge.0"].merges}
+    assert len(queues & set(plan.synced_with(plan.tasks["out.1"]))) == safe
+    assert queues <= set(plan.synced_with(plan.tasks["merge.0"]))
+
+
 def test_frames_count_up_to_the_last_moment_that_vouches_for_them() -> None:
     ends = {"f.in.merge.0": 100, "f.in.out.0": 50, "f.in.out.1": 60}
     loss = loss_of(_plan(), (), ends, {"a.0": 10, "out.1": 30, "merge.0": 20})
