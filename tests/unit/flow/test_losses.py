@@ -41,7 +41,7 @@ def test_a_commit_makes_safe_what_it_depends_on() -> None:
 
 @pytest.mark.parametrize(("wait_s", "safe"), [(None, 0), (0.05, 2)])
 def test_where_a_merge_loses_patience_that_is_made_safe_with_what_comes_of_it(wait_s: float | None, safe: int) -> None:
-    """It says so in the queues of its senders. Without that, a merge that starts again gives records in another order."""
+    """It says so in the queues of its senders: without that it gives records in another order when it starts again."""
     flow = Flow("f")
     stage = flow.stage("s", lambda batch: batch, flow.source("a", hr.generate(_make, 10)), parallelism=2)
     merged = flow.stage("merge", lambda batch: batch, stage.ordered(wait_s=wait_s), parallelism=1)
