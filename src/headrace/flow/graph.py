@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -79,8 +80,12 @@ class Graph:
     agreement: str = "queue"
     """How copies of a task agree on the order of their inputs: by one queue, in turns, or by a leader."""
 
+    @cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
     def node(self, name: str) -> Node:
-        return next(node for node in self.nodes if node.name == name)
+        return self._by_name[name]
 
     def consumers(self, name: str) -> list[tuple[Node, Input]]:
         return [(node, arrow) for node in self.nodes for arrow in node.inputs if arrow.node == name]

@@ -98,7 +98,7 @@ def _heavy(plan: Plan, workers: int) -> dict[str, float]:
         if isinstance(node.behaviour, Ends):
             found[node.name] = 1 / 6
         elif node.source is not None and node.parallelism < workers:
-            found[node.name] = 1 / 3
+            found[node.name] = 2 / 5
     return found
 
 

@@ -34,6 +34,10 @@ class Sending:
             e.number for e in self.edges if (e.vertex, e.output) == (AGENT, GONE) and e.consumer in passing
         }
         self._edge_of = {edge.number: edge for edge in self.edges}
+        self.edges_of: dict[tuple[str, str], list[Edge]] = {}
+        """By node and output."""
+        for edge in self.edges:
+            self.edges_of.setdefault((edge.node, edge.output), []).append(edge)
         self.sent: dict[int, int] = {}
         self.routed: dict[int, int] = {}
         self.records = 0

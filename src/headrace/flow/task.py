@@ -357,9 +357,8 @@ class Task:
             for consumer, wanted in self._fused[node.name]:
                 if wanted == output:
                     self._run(consumer, batch)
-            for edge in self.sending.edges:
-                if edge.node == node.name and edge.output == output:
-                    self.sending.route(edge, batch)
+            for edge in self.sending.edges_of.get((node.name, output), ()):
+                self.sending.route(edge, batch)
 
     def _finish(self) -> None:
         """All input has come and gone: each node in turn gives what it still has, then every channel ends."""
