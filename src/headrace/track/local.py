@@ -264,13 +264,10 @@ class LocalTable:
 
     def _fold(self, pieces: Ints, ids: Words, tokens: Words, ends: Any, coarse: int, labels: pa.Array) -> None:
         self._grow(len(ids))
-        due: Ints = np.empty(len(ids), np.int64)
-        born: Ints = np.empty(len(ids), np.int64)
-        results: Ints = np.zeros(4, np.int64)
+        due, born, results = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.zeros(4, np.int64)
         index = self._index
-        setting = np.array(
-            [self._hold_group, self._holds_all, self._salt, coarse, self._meaning.opens_anywhere], np.int64
-        )
+        anywhere = self._meaning.opens_anywhere
+        setting = np.array([self._hold_group, self._holds_all, self._salt, coarse, anywhere], np.int64)
         fold_pieces(
             pieces, ids, tokens, ends, index.slots, index.ids, index.free, index.counts,
             self._values, self._numbers, self._flags, setting, due, born, results,
