@@ -83,26 +83,26 @@ def _only(values: list[Any], *types: type) -> None:
 
 def _reader_of(type: pa.DataType) -> Reader | None:
     if pa.types.is_boolean(type):
-        return _bools
+        return _plain(bool)
     if pa.types.is_integer(type):
-        return _ints
+        return _plain(int)
     if pa.types.is_float64(type):
         return _floats
     if pa.types.is_string(type):
-        return _texts
+        return _plain(str)
     if pa.types.is_timestamp(type) and type.unit == "us":
         return _moments
     return None
 
 
-def _bools(values: list[Any], lines: Sequence[bytes]) -> list[Any]:
-    _only(values, bool)
-    return values
+def _plain(kind: type) -> Reader:
+    """Values that are as they are wanted."""
 
+    def read(values: list[Any], lines: Sequence[bytes]) -> list[Any]:
+        _only(values, kind)
+        return values
 
-def _ints(values: list[Any], lines: Sequence[bytes]) -> list[Any]:
-    _only(values, int)
-    return values
+    return read
 
 
 def _floats(values: list[Any], lines: Sequence[bytes]) -> list[Any]:
@@ -113,11 +113,6 @@ def _floats(values: list[Any], lines: Sequence[bytes]) -> list[Any]:
         values = [None if value is None else float(value) for value in values]
     if any(each in values for each in _INFINITE):
         raise _NotHere
-    return values
-
-
-def _texts(values: list[Any], lines: Sequence[bytes]) -> list[Any]:
-    _only(values, str)
     return values
 
 
