@@ -75,12 +75,13 @@ def test_topics_in_and_out_while_a_worker_dies(
 ) -> None:
     servers = kafka_broker.address
     topic_in, topic_out = _new_topic(kafka_broker), _new_topic(kafka_broker)
-    loader = threading.Thread(target=_load, args=(servers, topic_in))
-    loader.start()
     is_all = how == "every_copy"
     flow = _echo(topic_in, hr.kafka(topic_out, servers, transactional=not is_all, every_copy=is_all), servers)
     job = flow.start(spark, tmp_path / "at", workers=2, replicas=2, commit_s=0.2)
     until(lambda: all(worker["up"] for worker in job.status()["workers"].values()))
+    loader = threading.Thread(target=_load, args=(servers, topic_in))
+    loader.start()
+    until(lambda: all((copy["records_in"] or 0) > 0 for copy in job.status()["copies"].values()))
     kill_workers(job, kills=2, seed=4, pause_s=(0.5, 1.0))
     loader.join()
     until(lambda: max(copy["records_in"] or 0 for copy in job.status()["copies"].values()) >= EVENTS)
