@@ -44,6 +44,12 @@ def is_quick() -> bool:
     return os.environ.get("QUICK", "") not in ("", "0")
 
 
+def stolen_percent(before: Any, after: Any) -> float:
+    """Of the cores' time between two psutil.cpu_times(), that of other machines of this one's host."""
+    stolen = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+    return float(100 * stolen / max(1e-9, sum(after) - sum(before)))
+
+
 @dataclass(frozen=True)
 class Figure:
     """One thing measured: `value` in `unit`."""
@@ -133,8 +139,7 @@ class Bench:
 
     def _note_stolen(self, before: Any, after: Any) -> None:
         """A virtual machine may have to wait for the cores that it shows."""
-        stolen = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
-        share = 100 * stolen / max(1e-9, sum(after) - sum(before))
+        share = stolen_percent(before, after)
         self._machine["stolen_percent"] = round(share, 1)
         if share > _STOLEN_PERCENT:
             self.note(

@@ -3,7 +3,8 @@
 Sum and count by card over 60 minutes, with the hour loaded first, at 500 events a second; three metrics over 5 minutes
 at 25,000; windows of 5 minutes to 7 days; events of 103 fields; the highest rate that holds. Beside it, in the same
 run: a bare Python echo of the same messages, and Flink SQL. A load generator in a process of its own sends an event
-when it is due, whatever comes back; an answer's latency counts from that moment (coordinated omission corrected).
+when it is due, whatever comes back; an answer's latency counts from that moment (coordinated omission corrected). At
+25,000 all is measured three times, and the run counts in which other machines of the same host took the least time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -31,7 +33,7 @@ from confluent_kafka.cimpl import NewTopic
 from hdrh.histogram import HdrHistogram
 
 import headrace as hr
-from bench.harness import Bench, Chart, Target, is_quick
+from bench.harness import Bench, Chart, Target, is_quick, stolen_percent
 from bench.support.echo import ONE_BY_ONE, bare_echo, due_until, in_two_processes
 from bench.support.flink import FlinkFailed, FlinkUnavailable
 from bench.support.flink_kafka import flink_over
@@ -111,10 +113,10 @@ def load_history(servers: str, topic: str, count: int, span_s: float, more: str 
 
 def send(servers: str, topic: str, rate: float, seconds: float, began: Any) -> None:
     """In a process of its own."""
-    producer = Producer(
-        {"bootstrap.servers": servers, "linger.ms": 0 if rate <= ONE_BY_ONE else 1, "enable.idempotence": True,
-         "acks": "all", "queue.buffering.max.messages": 1_000_000}
-    )  # fmt: skip
+    settings = {"bootstrap.servers": servers, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
+    if rate <= ONE_BY_ONE:
+        settings["linger.ms"] = 0  # more of them gather for 5 ms, the default of the client
+    producer = Producer(settings)
     total = int(rate * seconds)
     names = [name.encode() for name in cards(total, seed=7)]
     gc.disable()
@@ -136,6 +138,8 @@ class Measured:
 
     histogram: HdrHistogram
     missing: int
+    stolen_percent: float
+    """Of the cores' time, by other machines of this one's host."""
 
     def ms(self, percentile: float) -> float:
         return float(self.histogram.get_value_at_percentile(percentile)) / 1000
@@ -174,8 +178,9 @@ def receive(servers: str, topic: str, rate: float, seconds: float, began: Any, f
 
 def measured(servers: str, topic_in: str, topic_out: str, rate: float, seconds: float) -> Measured:
     ends = (servers, topic_out, rate, seconds), (servers, topic_in, rate, seconds)
+    before = psutil.cpu_times()
     missing, encoded = in_two_processes((receive, ends[0]), (send, ends[1]))
-    return Measured(HdrHistogram.decode(encoded), missing)
+    return Measured(HdrHistogram.decode(encoded), missing, stolen_percent(before, psutil.cpu_times()))
 
 
 # ---------------------------------------------------------------------- systems
@@ -308,7 +313,7 @@ def main() -> None:
         ],
     )
     bench.set(warm_up_seconds=_WARM_S, cards=CARDS, message="JSON, one event each, about 100 bytes")
-    with bench.running(steps=20), tempfile.TemporaryDirectory() as folder:
+    with bench.running(steps=22), tempfile.TemporaryDirectory() as folder:
         broker = Broker(folder=Path(folder) / "kafka", port=free_port())
         broker.start()
         spark = local_session(cores=2)
@@ -331,9 +336,14 @@ def race(race: Race) -> None:
     slow = race.headrace("500 ev/s over 60 minutes", 500, _TWO.format(window="60 minutes"), race.seconds, hour)
     bench.ratio("p999_ms_500", slow.ms(99.9))
     bench.ratio("p999_over_bare_echo", slow.ms(99.9) / bare.ms(99.9))
-    fast = race.headrace("25,000 ev/s over 5 minutes", 25_000, _THREE.format(window="5 minutes"), race.seconds / 2)
-    bench.ratio("p999_ms_25k", fast.ms(99.9))
-    bench.ratio("missing_25k", fast.missing)
+    fast = [
+        race.headrace(f"25,000 ev/s over 5 minutes, run {n}", 25_000, _THREE.format(window="5 minutes"), race.seconds)
+        for n in range(1, 2 if bench.quick else 4)
+    ]
+    for n, found in enumerate(fast, 1):
+        bench.figure("Headrace", f"25,000 ev/s, cores with other machines, run {n}", found.stolen_percent, "%")
+    bench.ratio("p999_ms_25k", min(fast, key=lambda found: found.stolen_percent).ms(99.9))
+    bench.ratio("missing_25k", sum(found.missing for found in fast))
     windows = {}
     for window in ("5 minutes", "1 day", "7 days"):
         text = _TWO.format(window=window)

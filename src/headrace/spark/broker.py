@@ -41,7 +41,13 @@ _COORDINATES: Final = (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.slf4j:slf4j-
 _START_SECONDS: Final = 60
 _STOP_SECONDS: Final = 30
 _PAUSE_SECONDS: Final = 0.05
-_NO_PAUSES: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseSerialGC", "-XX:+PerfDisableSharedMem")
+_NO_PAUSES: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UseSerialGC",
+    "-XX:NewRatio=1",
+    "-XX:MaxTenuringThreshold=2",
+    "-XX:+PerfDisableSharedMem",
+)
 """Where a broker shares two cores with all the rest, collectors with many threads stop everybody: an echo of 25,000
 messages a second has a p99.9 of 35 ms with this one, 75 with Parallel, 87 with Z, 258 with G1."""
 _TALKATIVE: Final = ("kafka.server.KafkaConfig", "org.apache.kafka.common.config", "org.apache.kafka.image")
@@ -175,7 +181,7 @@ class Broker:
     # -------------------------------------------------------------- processes
 
     def _launch(self, java: str, classpath: str) -> None:
-        options = [f"-Xmx{self.memory}", *_NO_PAUSES, "-Djava.awt.headless=true"]
+        options = [f"-Xms{self.memory}", f"-Xmx{self.memory}", *_NO_PAUSES, "-Djava.awt.headless=true"]
         options += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info"]
         options += ["-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS"]
         options += [f"-Dorg.slf4j.simpleLogger.log.{name}=warn" for name in _TALKATIVE]
