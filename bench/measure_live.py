@@ -3,8 +3,9 @@
 Sum and count by card over 60 minutes, with the hour loaded first, at 500 events a second; three metrics over 5 minutes
 at 25,000; windows of 5 minutes to 7 days; events of 103 fields; the highest rate that holds. Beside it, in the same
 run: a bare Python echo of the same messages, and Flink SQL. A load generator in a process of its own sends an event
-when it is due, whatever comes back; an answer's latency counts from that moment (coordinated omission corrected). At
-25,000 all is measured three times, and the run counts in which other machines of the same host took the least time.
+when it is due, whatever comes back; an answer's latency counts from that moment (coordinated omission corrected).
+Where other machines of the same host took more than 2 % of the cores' time, it is measured again, and the calmest run
+counts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from confluent_kafka.cimpl import NewTopic
 from hdrh.histogram import HdrHistogram
 
 import headrace as hr
-from bench.harness import Bench, Chart, Target, is_quick, stolen_percent
+from bench.harness import STOLEN_PERCENT, Bench, Chart, Target, is_quick, stolen_percent
 from bench.support.echo import ONE_BY_ONE, bare_echo, due_until, in_two_processes
 from bench.support.flink import FlinkFailed, FlinkUnavailable
 from bench.support.flink_kafka import flink_over
@@ -55,6 +56,7 @@ PERCENTILES: Final = Chart("Latency by percentile", "nines", "ms", log_y=True)
 BY_RATE: Final = Chart("p99.9 by rate, over 5 minutes", "events/s", "ms", log_y=True)
 _WARM_S: Final = 3.0 if is_quick() else 12.0
 _DRAIN_S: Final = 30.0
+_RUNS: Final = 1 if is_quick() else 4
 _TWO: Final = "SELECT sum(amount) AS spent, count(*) AS n FROM payments GROUP BY card OVER sliding {window}"
 _THREE: Final = (
     "SELECT sum(amount) AS spent, avg(amount) AS usual, count(*) AS n FROM payments GROUP BY card OVER sliding {window}"
@@ -154,6 +156,7 @@ def receive(servers: str, topic: str, rate: float, seconds: float, began: Any, f
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
     consumer.assign([TopicPartition(topic, 0, end)])
     consumer.poll(1.0)
+    since_us = time.time_ns() // 1000  # not those of a run before
     began.set()
     left, skipped, latencies = int(rate * seconds), int(rate * _WARM_S), list[int]()
     gc.disable()
@@ -166,10 +169,10 @@ def receive(servers: str, topic: str, rate: float, seconds: float, began: Any, f
         for each in [first, *consumer.consume(10_000, 0)]:
             if each.error() is None:
                 now, value = time.time_ns() // 1000, each.value() or b""
-                if due_us := _due(value):
+                if (due := _due(value)) and (due_us := int(due[1])) >= since_us:
                     left -= 1
                     if int(_number(value)[1]) >= skipped:  # type: ignore[index]
-                        latencies.append(max(1, now - int(due_us[1])))
+                        latencies.append(max(1, now - due_us))
     histogram = HdrHistogram(1, 120_000_000, 3)
     for latency, count in zip(*np.unique(latencies, return_counts=True), strict=True):
         histogram.record_value(int(latency), int(count))
@@ -276,15 +279,24 @@ class Race:
                 if history and not self.place.wait_for_answers(topics[1], int(history * 0.98)):
                     self.bench.note(f"{system}: gave up on {what}, it did not get through {history:,} events")
                 os.sync()  # what was loaded is not written to disk while latencies are measured
-                found = measured(self.place.servers, *topics, rate, seconds)
+                found = self._calmest(topics, rate, seconds)
         for name, percentile in (("p50", 50), ("p99", 99), ("p99.9", 99.9)):
             self.bench.figure(system, f"{what}, {name}", found.ms(percentile), MILLISECONDS)
+        if found.stolen_percent > STOLEN_PERCENT:
+            self.bench.figure(system, f"{what}, cores with other machines", found.stolen_percent, "%")
         if found.missing:
             self.bench.figure(system, f"{what}, missing", found.missing, "events")
         if what.startswith("500 ev/s"):
             nines = [n / 4 for n in range(2, 13)]
             points = [(n, found.ms(100 * (1 - 10**-n))) for n in nines]
             self.bench.curve(PERCENTILES, f"{system}{what.removeprefix('500 ev/s')}", points)
+        return found
+
+    def _calmest(self, topics: tuple[str, str], rate: float, seconds: float) -> Measured:
+        found, runs = measured(self.place.servers, *topics, rate, seconds), 1
+        while found.stolen_percent > STOLEN_PERCENT and runs < _RUNS and found.missing <= rate:
+            again, runs = measured(self.place.servers, *topics, rate, seconds), runs + 1
+            found = min(found, again, key=lambda each: each.stolen_percent)
         return found
 
     def headrace(self, what: str, rate: float, text: str, seconds: float, history: int = 0) -> Measured:
@@ -313,7 +325,7 @@ def main() -> None:
         ],
     )
     bench.set(warm_up_seconds=_WARM_S, cards=CARDS, message="JSON, one event each, about 100 bytes")
-    with bench.running(steps=22), tempfile.TemporaryDirectory() as folder:
+    with bench.running(steps=20), tempfile.TemporaryDirectory() as folder:
         broker = Broker(folder=Path(folder) / "kafka", port=free_port())
         broker.start()
         spark = local_session(cores=2)
@@ -336,14 +348,9 @@ def race(race: Race) -> None:
     slow = race.headrace("500 ev/s over 60 minutes", 500, _TWO.format(window="60 minutes"), race.seconds, hour)
     bench.ratio("p999_ms_500", slow.ms(99.9))
     bench.ratio("p999_over_bare_echo", slow.ms(99.9) / bare.ms(99.9))
-    fast = [
-        race.headrace(f"25,000 ev/s over 5 minutes, run {n}", 25_000, _THREE.format(window="5 minutes"), race.seconds)
-        for n in range(1, 2 if bench.quick else 4)
-    ]
-    for n, found in enumerate(fast, 1):
-        bench.figure("Headrace", f"25,000 ev/s, cores with other machines, run {n}", found.stolen_percent, "%")
-    bench.ratio("p999_ms_25k", min(fast, key=lambda found: found.stolen_percent).ms(99.9))
-    bench.ratio("missing_25k", sum(found.missing for found in fast))
+    fast = race.headrace("25,000 ev/s over 5 minutes", 25_000, _THREE.format(window="5 minutes"), race.seconds)
+    bench.ratio("p999_ms_25k", fast.ms(99.9))
+    bench.ratio("missing_25k", fast.missing)
     windows = {}
     for window in ("5 minutes", "1 day", "7 days"):
         text = _TWO.format(window=window)
