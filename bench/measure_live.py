@@ -4,8 +4,8 @@ Sum and count by card over 60 minutes, with the hour loaded first, at 500 events
 at 25,000; windows of 5 minutes to 7 days; events of 103 fields; the highest rate that holds. Beside it, in the same
 run: a bare Python echo of the same messages, and Flink SQL. A load generator in a process of its own sends an event
 when it is due, whatever comes back; an answer's latency counts from that moment (coordinated omission corrected).
-What has a limit in milliseconds is measured again where other machines of the same host took more than 2 % of the cores'
-time, and the calmest run counts.
+What has a limit in milliseconds is measured again where other machines of the same host took more than 2 % of the
+cores' time, and the calmest run counts.
 """
 
 from __future__ import annotations
