@@ -143,6 +143,10 @@ class Measured:
     stolen_percent: float
     """Of the cores' time, by other machines of this one's host."""
 
+    def __str__(self) -> str:
+        latencies = ", ".join(f"p{percentile:g} {self.ms(percentile):,.1f} ms" for percentile in (50, 99, 99.9))
+        return f"{latencies}, {self.missing} missing, {self.stolen_percent:.1f} % of the cores with other machines"
+
     def ms(self, percentile: float) -> float:
         return float(self.histogram.get_value_at_percentile(percentile)) / 1000
 
@@ -280,6 +284,7 @@ class Race:
                     self.bench.note(f"{system}: gave up on {what}, it did not get through {history:,} events")
                 os.sync()  # what was loaded is not written to disk while latencies are measured
                 found = self._calmest(topics, rate, seconds, runs)
+        self.bench.say(f"{system}, {what}: {found}")
         for name, percentile in (("p50", 50), ("p99", 99), ("p99.9", 99.9)):
             self.bench.figure(system, f"{what}, {name}", found.ms(percentile), MILLISECONDS)
         if found.stolen_percent > STOLEN_PERCENT:
@@ -297,6 +302,7 @@ class Race:
         for _ in range(runs - 1):
             if found.stolen_percent <= STOLEN_PERCENT or found.missing > rate:
                 break
+            self.bench.say(f"once more, this was disturbed: {found}")
             again = measured(self.place.servers, *topics, rate, seconds)
             found = min(found, again, key=lambda each: each.stolen_percent)
         return found
