@@ -10,52 +10,41 @@ cores' time, and the calmest run counts.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
-import psutil
 import pyarrow as pa
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from hdrh.histogram import HdrHistogram
 
 import headrace as hr
-from bench.harness import STOLEN_PERCENT, Bench, Chart, Target, is_quick, stolen_percent
-from bench.support.echo import ONE_BY_ONE, bare_echo, due_until, in_two_processes
+from bench.harness import STOLEN_PERCENT, Bench, Chart, Target, is_quick
+from bench.support.echo import bare_echo
 from bench.support.flink import FlinkFailed, FlinkUnavailable
 from bench.support.flink_kafka import flink_over
-from headrace.flow.json_stages import json_objects
+from bench.support.live_load import CARDS, DRAIN_S, SCHEMA, WARM_S, Measured, load_history, measured
 from headrace.spark.broker import Broker
 from headrace.spark.session import local_session
 from headrace.testing.cluster import free_port
 
 MILLISECONDS: Final = "ms"
 EVENTS_A_SECOND: Final = "events/s"
-SCHEMA: Final = pa.schema(
-    [("id", pa.string()), ("ms", pa.int64()), ("card", pa.string()), ("amount", pa.float64()), ("due_us", pa.int64())]
-)
 _MORE: Final = tuple((f"field_{n}", (pa.string(), pa.int64(), pa.float64())[n % 3]) for n in range(98))
 WIDE: Final = pa.schema([*SCHEMA, *_MORE])
 """As many fields as the events of the paper have."""
-CARDS: Final = 10_000
 PERCENTILES: Final = Chart("Latency by percentile", "nines", "ms", log_y=True)
 BY_RATE: Final = Chart("p99.9 by rate, over 5 minutes", "events/s", "ms", log_y=True)
-_WARM_S: Final = 3.0 if is_quick() else 12.0
-_DRAIN_S: Final = 30.0
 _RUNS: Final = 1 if is_quick() else 3
 _TWO: Final = "SELECT sum(amount) AS spent, count(*) AS n FROM payments GROUP BY card OVER sliding {window}"
 _THREE: Final = (
@@ -63,131 +52,6 @@ _THREE: Final = (
 )
 _RATES: Final = (2_500, 5_000, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000)
 _names = itertools.count()
-_due = re.compile(rb'"due_us": ?([1-9][0-9]*)').search
-_number = re.compile(rb'"id": ?"([0-9]+)').search
-"""In an answer: when it was due, which events of the history have not, and its number."""
-
-
-# ----------------------------------------------------------------------- events
-
-
-def cards(count: int, seed: int) -> list[str]:
-    """Zipf over 10,000 cards."""
-    rng = np.random.default_rng(seed)
-    return [f"card-{number}" for number in ((rng.zipf(1.2, count) - 1) % CARDS).tolist()]
-
-
-def message(number: int, ms: int, card: bytes, due_us: int) -> bytes:
-    return b'{"id":"%d","ms":%d,"card":"%s","amount":%.2f,"due_us":%d}' % (number, ms, card, (number % 997) / 7, due_us)
-
-
-def load_history(servers: str, topic: str, count: int, span_s: float, more: str = "") -> None:
-    """So many events, evenly over the time that ends now; as fast as Kafka takes them. `more` is put into each."""
-    rng = np.random.default_rng(5)
-    now_ms = time.time_ns() // 1_000_000
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
-    for first in range(0, count, 100_000):
-        size = min(100_000, count - first)
-        numbers = np.arange(first, first + size)
-        batch = pa.record_batch(
-            [
-                pa.array([f"h{n}" for n in numbers]),
-                pa.array(now_ms - ((count - numbers) * (span_s * 1000 / count)).astype(np.int64)),
-                pa.array([f"card-{card}" for card in ((rng.zipf(1.2, size) - 1) % CARDS).tolist()]),
-                pa.array((numbers % 997) / 7),
-                pa.array(np.zeros(size, np.int64)),
-            ],
-            schema=SCHEMA,
-        )
-        for value in json_objects(batch).to_pylist():
-            while True:
-                try:
-                    producer.produce(topic, value[:-1] + more + "}")
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-        producer.poll(0)
-    producer.flush()
-
-
-# ------------------------------------------------------------------------- load
-
-
-def send(servers: str, topic: str, rate: float, seconds: float, began: Any) -> None:
-    """In a process of its own."""
-    settings = {"bootstrap.servers": servers, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
-    if rate <= ONE_BY_ONE:
-        settings["linger.ms"] = 0  # more of them gather for 5 ms, the default of the client
-    producer = Producer(settings)
-    total = int(rate * seconds)
-    names = [name.encode() for name in cards(total, seed=7)]
-    gc.disable()
-    began.wait()
-    start, sent = time.time() + 0.2, 0
-    while sent < total:
-        until = due_until(start, rate, sent, total)
-        ms = time.time_ns() // 1_000_000
-        for number in range(sent, until):
-            producer.produce(topic, message(number, ms, names[number], int((start + number / rate) * 1e6)))
-        producer.poll(0)
-        sent = until
-    producer.flush()
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Latencies in microseconds after the warm-up, and how many answers never came."""
-
-    histogram: HdrHistogram
-    missing: int
-    stolen_percent: float
-    """Of the cores' time, by other machines of this one's host."""
-
-    def __str__(self) -> str:
-        latencies = ", ".join(f"p{percentile:g} {self.ms(percentile):,.1f} ms" for percentile in (50, 99, 99.9))
-        return f"{latencies}, {self.missing} missing, {self.stolen_percent:.1f} % of the cores with other machines"
-
-    def ms(self, percentile: float) -> float:
-        return float(self.histogram.get_value_at_percentile(percentile)) / 1000
-
-
-def receive(servers: str, topic: str, rate: float, seconds: float, began: Any, found: Any) -> None:
-    """In a process of its own, which does as little as it can: it has the same cores as all others."""
-    consumer = Consumer(
-        {"bootstrap.servers": servers, "group.id": f"bench-{time.time_ns()}", "fetch.wait.max.ms": 5,
-         "enable.auto.commit": False}
-    )  # fmt: skip
-    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
-    consumer.assign([TopicPartition(topic, 0, end)])
-    consumer.poll(1.0)
-    since_us = time.time_ns() // 1000  # not those of a run before
-    began.set()
-    left, skipped, latencies = int(rate * seconds), int(rate * _WARM_S), list[int]()
-    gc.disable()
-    silent_since = time.monotonic()
-    while left > 0 and time.monotonic() - silent_since < _DRAIN_S:
-        first = consumer.poll(0.1)
-        if first is None:
-            continue
-        silent_since = time.monotonic()
-        for each in [first, *consumer.consume(10_000, 0)]:
-            if each.error() is None:
-                now, value = time.time_ns() // 1000, each.value() or b""
-                if (due := _due(value)) and (due_us := int(due[1])) >= since_us:
-                    left -= 1
-                    if int(_number(value)[1]) >= skipped:  # type: ignore[index]
-                        latencies.append(max(1, now - due_us))
-    histogram = HdrHistogram(1, 120_000_000, 3)
-    for latency, count in zip(*np.unique(latencies, return_counts=True), strict=True):
-        histogram.record_value(int(latency), int(count))
-    found.send((left, histogram.encode()))
-
-
-def measured(servers: str, topic_in: str, topic_out: str, rate: float, seconds: float) -> Measured:
-    ends = (servers, topic_out, rate, seconds), (servers, topic_in, rate, seconds)
-    before = psutil.cpu_times()
-    missing, encoded = in_two_processes((receive, ends[0]), (send, ends[1]))
-    return Measured(HdrHistogram.decode(encoded), missing, stolen_percent(before, psutil.cpu_times()))
 
 
 # ---------------------------------------------------------------------- systems
@@ -235,7 +99,7 @@ class Place:
                 return True
             if end > last:
                 last, at = end, time.monotonic()
-            elif time.monotonic() - at > _DRAIN_S:
+            elif time.monotonic() - at > DRAIN_S:
                 return False
             time.sleep(0.2)
         return False
@@ -304,7 +168,8 @@ class Race:
                 break
             self.bench.say(f"once more, this was disturbed: {found}")
             again = measured(self.place.servers, *topics, rate, seconds)
-            found = min(found, again, key=lambda each: each.stolen_percent)
+            missing = max(found.missing, again.missing)  # calm or not, none may be
+            found = replace(min(found, again, key=lambda each: each.stolen_percent), missing=missing)
         return found
 
     def headrace(self, what: str, rate: float, text: str, seconds: float, history: int = 0, runs: int = 1) -> Measured:
@@ -333,7 +198,12 @@ def main() -> None:
             Target("rate_over_flink", at_least=2.0),
         ],
     )
-    bench.set(warm_up_seconds=_WARM_S, cards=CARDS, message="JSON, one event each, about 100 bytes")
+    bench.set(
+        warm_up_seconds=WARM_S,
+        cards=CARDS,
+        message="JSON, one event each, about 100 bytes",
+        load="one by one up to 2,000 events/s; above, messages gather for 5 ms, the default of the client",
+    )
     with bench.running(steps=20), tempfile.TemporaryDirectory() as folder:
         broker = Broker(folder=Path(folder) / "kafka", port=free_port())
         broker.start()
@@ -351,7 +221,7 @@ def race(race: Race) -> None:
     hour = 20_000 if bench.quick else 1_800_000
     topics = place.topics()
     with bench.step("a broker that has seen producers"), bare_echo(place.servers, *topics):
-        measured(place.servers, *topics, 500, _WARM_S + race.seconds / 2)
+        measured(place.servers, *topics, 500, WARM_S + race.seconds / 2)
     topics = place.topics()
     bare = race.run(
         "bare Python echo", "500 ev/s", 500, bare_echo(place.servers, *topics), topics, race.seconds, runs=_RUNS
@@ -408,7 +278,7 @@ def highest_rate(race: Race, system: str) -> float:
     held, points = 0.0, []
     rates = _RATES[:4] if race.bench.quick else _RATES
     for rate in rates:
-        what, seconds = f"{rate:,} ev/s", _WARM_S + 10
+        what, seconds = f"{rate:,} ev/s", WARM_S + 10
         if system == "Headrace":
             found = race.headrace(what, rate, _THREE.format(window="5 minutes"), seconds)
         else:

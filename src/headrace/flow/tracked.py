@@ -285,7 +285,7 @@ class Passing(Wrapped):
         plain = batch if self._is_counted else columns.without(batch)
         given = self.inner.apply(plain)
         if self._is_counted and len(given) == 1 and given[0][1] is batch:
-            return given  # nothing to look at, as most of them do
+            return given  # as most of them do: there is nothing to look at
         rows = sum(part.num_rows for _, part in given)
         if rows != batch.num_rows or len(given) > 1:
             raise FlowError(
