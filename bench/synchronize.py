@@ -52,7 +52,9 @@ class Sizes:
     rounds: int
     """Of a job: how often its gang runs."""
     slow_events: int
-    """For what goes one by one, and for transformWithState."""
+    """For the sequential loop, and for transformWithState."""
+    updated_events: int
+    """For what goes one by one inside the gang: enough for a run of about a second."""
     shapes: Sequence[tuple[int, int]]
     stateful: Sequence[str]
     """Programs that run with transformWithState as well."""
@@ -65,8 +67,8 @@ class Sizes:
         return len(WORKLOADS) * (inside + others) + len(self.stateful) + 6 * self.turns + 1
 
 
-QUICK: Final = Sizes(1_000_000, 1, 2, 100_000, SHAPES[:2], ("windows",), 300)
-FULL: Final = Sizes(2_000_000, 2, 3, 400_000, SHAPES, tuple(WORKLOADS), 2_000)
+QUICK: Final = Sizes(1_000_000, 1, 2, 100_000, 100_000, SHAPES[:2], ("windows",), 300)
+FULL: Final = Sizes(2_000_000, 2, 3, 400_000, 1_000_000, SHAPES, tuple(WORKLOADS), 2_000)
 
 
 class Place:
@@ -136,7 +138,7 @@ def one_by_one(place: Place, workload: Workload, sizes: Sizes) -> None:
     """A call of `update` for each event, as the paper has it: what a second task adds to the first."""
     rates, program = dict[int, float](), row_by_row(workload.program())
     for tasks in (1, 2) * sizes.turns:
-        table, path = place.events(workload, tasks, sizes.slow_events)
+        table, path = place.events(workload, tasks, sizes.updated_events)
         best = place.inside(
             f"{workload.name}, one by one, inside the gang, {_shape(tasks, tasks)}", program, table, path,
             workload.expected(table), parallelism=tasks, tasks=tasks, rounds=sizes.rounds,

@@ -38,36 +38,43 @@ class _NotHere(Exception):
     """This is for the reader of many."""
 
 
-def readers_of(schema: pa.Schema) -> list[tuple[str, pa.DataType, Reader]] | None:
-    """How each column is read; None where one of them is not read here."""
-    found = []
-    for entry in schema:
-        reader = _reader_of(entry.type)
-        if reader is None:
+class FewReader:
+    """Reads objects as columns of a schema; made once for many calls."""
+
+    def __init__(self, schema: pa.Schema, readers: Sequence[tuple[str, Reader]]):
+        self._names, self._readers, self._type = schema.names, readers, pa.struct(list(schema))
+
+    def read(self, lines: Sequence[bytes]) -> list[pa.Array] | None:
+        """The columns; None where it is not quite sure what they are."""
+        try:
+            objects = self._decoded(lines)
+            for name, read in self._readers:
+                values = [each.get(name) for each in objects]
+                found = read(values, lines)
+                if found is not values:
+                    for each, value in zip(objects, found, strict=True):
+                        each[name] = value
+            return pa.array(objects, self._type).flatten()  # type: ignore[no-any-return]
+        except (_NotHere, ValueError, RecursionError, OverflowError, pa.ArrowException):
             return None
-        found.append((entry.name, entry.type, reader))
-    return found
+
+    def _decoded(self, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+        for line in lines:
+            # Half of a character and numbers that no double has are errors, also in a field that nobody reads.
+            if (b"\\u" in line and b"\\ud" in line.lower()) or (len(line) > _LONG and _LONG_NUMBER.search(line)):
+                raise _NotHere
+        found = [from_json(line, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True) for line in lines]
+        for each in found:
+            if list(each) != self._names:
+                _check_unread(each, self._names)
+        return found
 
 
-def read_few(lines: Sequence[bytes], readers: Sequence[tuple[str, pa.DataType, Reader]]) -> list[pa.Array] | None:
-    """The columns; None where it is not quite sure what they are."""
-    try:
-        objects = _decoded(lines, [name for name, _, _ in readers])
-        return [pa.array(read([each.get(name) for each in objects], lines), type) for name, type, read in readers]
-    except (_NotHere, ValueError, RecursionError, OverflowError, pa.ArrowException):
-        return None
-
-
-def _decoded(lines: Sequence[bytes], names: list[str]) -> list[dict[str, Any]]:
-    for line in lines:
-        # Half of a character and numbers that no double has are errors, also in a field that nobody reads.
-        if (b"\\u" in line and b"\\ud" in line.lower()) or (len(line) > _LONG and _LONG_NUMBER.search(line)):
-            raise _NotHere
-    found = [from_json(line, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True) for line in lines]
-    for each in found:
-        if list(each) != names:
-            _check_unread(each, names)
-    return found
+def few_reader(schema: pa.Schema) -> FewReader | None:
+    """None where a column is not read here."""
+    readers = [(entry.name, reader) for entry in schema if (reader := _reader_of(entry.type)) is not None]
+    is_whole = len(readers) == len(schema) == len(set(schema.names))
+    return FewReader(schema, readers) if is_whole else None
 
 
 def _check_unread(found: dict[str, Any], names: list[str]) -> None:
@@ -135,16 +142,23 @@ _NULL: Final = "null"
 def write_few(batch: pa.RecordBatch, many: Callable[[pa.Array], pa.Array]) -> list[str]:
     """Each record as a JSON object; `many` gives the texts of a column where they are not known here."""
     columns = []
-    for entry, column in zip(batch.schema, batch.columns, strict=True):
-        write = _writer_of(entry.type)
+    for (name, write, is_moment), column in zip(_writers(batch.schema), batch.columns, strict=True):
         texts: list[str | None] = [None]
         if write is not None:
-            values = (column.view(pa.int64()) if pa.types.is_timestamp(entry.type) else column).to_pylist()
+            values = (column.view(pa.int64()) if is_moment else column).to_pylist()
             texts = [_NULL if value is None else write(value) for value in values]
         if None in texts:
             texts = [_NULL if text is None else text for text in many(column).to_pylist()]
-        columns.append([f"{_name(entry.name)}:{text}" for text in texts])
+        columns.append([f"{name}{text}" for text in texts])
     return [f"{{{','.join(texts)}}}" for texts in zip(*columns, strict=True)]
+
+
+@functools.lru_cache(maxsize=256)
+def _writers(schema: pa.Schema) -> list[tuple[str, Callable[[Any], str | None] | None, bool]]:
+    """For each column: its name and a colon, how a value is written, and whether that is done from a number of it."""
+    return [
+        (f"{quoted(entry.name)}:", _writer_of(entry.type), pa.types.is_timestamp(entry.type)) for entry in schema
+    ]
 
 
 def quoted(value: str) -> str:
@@ -152,10 +166,6 @@ def quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_name = functools.lru_cache(maxsize=1024)(quoted)
-
-
-@functools.lru_cache(maxsize=256)
 def _writer_of(type: pa.DataType) -> Callable[[Any], str | None] | None:
     if pa.types.is_boolean(type):
         return {True: "true", False: "false"}.get

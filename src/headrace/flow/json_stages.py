@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.errors import FlowError
-from headrace.flow.few_json import FEW, FEW_READ, quoted, read_few, readers_of, write_few
+from headrace.flow.few_json import FEW, FEW_READ, few_reader, quoted, write_few
 
 _READ: Final = 1 << 20
 _READING: Final = pj.ReadOptions(use_threads=False, block_size=_READ)
@@ -47,6 +47,8 @@ class FromJson:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         parsed = self._parsed(batch.column("value").to_pylist())
+        if not self.keep:
+            return pa.RecordBatch.from_arrays(parsed, schema=self.schema)
         kept = [batch.schema.field(name) for name in self.keep]
         columns = [*parsed, *(batch.column(name) for name in self.keep)]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*self.schema, *kept]))
@@ -62,8 +64,8 @@ class FromJson:
             # So none of them is nothing, and none goes on in the next one: as many objects as lines are one in each.
             if not _all_braced(lines):
                 raise ValueError(_NO_OBJECT)
-        if len(lines) <= FEW_READ and (readers := _readers(self.schema)) is not None:
-            few = read_few(lines, readers)
+        if len(lines) <= FEW_READ and (reader := _few_reader(self.schema)) is not None:
+            few = reader.read(lines)
             if few is not None:
                 return few
         text = b"\n".join(lines)
@@ -111,7 +113,7 @@ def _holds(column: pa.Array, type: pa.DataType) -> bool:
     return True
 
 
-_readers = functools.lru_cache(maxsize=64)(readers_of)
+_few_reader = functools.lru_cache(maxsize=64)(few_reader)
 
 
 @functools.lru_cache(maxsize=64)

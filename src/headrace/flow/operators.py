@@ -212,12 +212,14 @@ class Shape:
                 f"stage {self.stage} gave a {type(batch).__name__}, not a record batch; for a function over records "
                 f'say each="record"'
             )
+        if batch.schema.equals(schema, check_metadata=True):
+            return batch
         if batch.schema.names != schema.names or batch.schema.types != schema.types:
             raise FlowError(
                 f"stage {self.stage} gave the columns {listed(batch.schema)}, not {listed(schema)}; "
                 f"give schema= the columns that it really has"
             )
-        return batch if batch.schema.equals(schema, check_metadata=True) else _relabelled(batch, schema)
+        return _relabelled(batch, schema)
 
 
 def _misfit(records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> str:
