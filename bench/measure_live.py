@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -114,13 +114,16 @@ def scoring(name: str, servers: str, topic_in: str, topic_out: str, text: str, w
     return flow
 
 
-def parsed(batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    found = hr.from_json(schema)(batch)
+_from_json, _from_wide_json = hr.from_json(SCHEMA), hr.from_json(WIDE)
+
+
+def parsed(batch: pa.RecordBatch, from_json: Callable[[pa.RecordBatch], pa.RecordBatch] = _from_json) -> pa.RecordBatch:
+    found = from_json(batch)
     return found.append_column("ts", found.column("ms").cast(pa.timestamp("ms", "UTC")))
 
 
 def parsed_wide(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return parsed(batch, WIDE)
+    return parsed(batch, _from_wide_json)
 
 
 def written(batch: pa.RecordBatch) -> pa.RecordBatch:

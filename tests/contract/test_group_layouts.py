@@ -122,13 +122,10 @@ class Machine:
         """The answers to the ANSWER steps."""
         kinds = np.array([kind for kind, _, _ in steps], np.int64)
         answers = kinds == ANSWER
-        numbered = Steps(
-            kind=kinds,
-            slot=self.slots[[group for _, group, _ in steps]],
-            row=np.where(answers, np.cumsum(answers) - 1, -1),
-            time=np.array([event.time if event else 0 for _, _, event in steps], np.int64),
-            number=np.array([event.number if event else 0 for _, _, event in steps], np.int64),
-        )
+        rows = np.where(answers, np.cumsum(answers) - 1, -1)
+        written = np.stack([kinds, self.slots[[group for _, group, _ in steps]], np.arange(len(steps)), rows])
+        events = np.array([(event.time, event.number) if event else (0, 0) for _, _, event in steps], np.int64).T
+        numbered = Steps(written, (np.ascontiguousarray(events),) * 3)
         column = pa.array([event.value if event else None for _, _, event in steps], self._kind.type)
         self.aggregator.begin(int(answers.sum()), int(self.slots.max()) + 1)
         self.aggregator.push(numbered, self._values(column))

@@ -156,9 +156,7 @@ def write_few(batch: pa.RecordBatch, many: Callable[[pa.Array], pa.Array]) -> li
 @functools.lru_cache(maxsize=256)
 def _writers(schema: pa.Schema) -> list[tuple[str, Callable[[Any], str | None] | None, bool]]:
     """For each column: its name and a colon, how a value is written, and whether that is done from a number of it."""
-    return [
-        (f"{quoted(entry.name)}:", _writer_of(entry.type), pa.types.is_timestamp(entry.type)) for entry in schema
-    ]
+    return [(f"{quoted(entry.name)}:", _writer_of(entry.type), pa.types.is_timestamp(entry.type)) for entry in schema]
 
 
 def quoted(value: str) -> str:

@@ -46,6 +46,8 @@ def evaluate(expr: Expr, batch: pa.RecordBatch) -> pa.Array:
     the largest number. Only the rows that reach a branch of a CASE compute it.
     Raises MeasureError where integer or decimal arithmetic overflows.
     """
+    if isinstance(expr, Column):
+        return _column(batch, expr.name)
     columns = {name: _column(batch, name) for name in columns_of(expr)}
     rows = _Rows(columns, batch.num_rows)
     return _array(_value(expr, rows), rows.count)

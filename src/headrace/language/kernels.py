@@ -15,7 +15,7 @@ from pyarrow import types as kinds
 
 from headrace.language import decimals
 from headrace.language.casts import floor_divide, try_cast
-from headrace.language.plain_types import UNZONED, plain_type
+from headrace.language.plain_types import PLAIN, UNZONED, plain_type
 
 Datum = Any
 """A pyarrow Array or Scalar; pyarrow ships no types."""
@@ -25,6 +25,8 @@ _CHECKED: Final = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multip
 
 def plain(values: Datum) -> Datum:
     """A column as its plain type. Times finer than a microsecond are rounded down."""
+    if values.type in PLAIN:
+        return values
     target = plain_type(values.type)
     if kinds.is_dictionary(values.type):
         return plain(values.dictionary_decode())

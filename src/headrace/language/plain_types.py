@@ -13,7 +13,7 @@ from headrace.language import decimals
 ZONED: Final = pa.timestamp("us", "UTC")
 UNZONED: Final = pa.timestamp("us")
 
-_SAME: Final = {
+PLAIN: Final = {
     pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(),
     pa.binary(), pa.date32(), ZONED, UNZONED,
 }  # fmt: skip
@@ -35,7 +35,7 @@ def plain_type(given: pa.DataType) -> pa.DataType | None:
         return pa.decimal128(given.precision, given.scale) if fits else None
     if kinds.is_fixed_size_binary(given):
         return pa.binary()
-    return given if given in _SAME else _NEAREST.get(given)
+    return given if given in PLAIN else _NEAREST.get(given)
 
 
 def is_number(found: pa.DataType) -> bool:

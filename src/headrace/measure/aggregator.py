@@ -56,7 +56,8 @@ class Aggregator(ABC):
         self.metric = metric
         self.type = metric.type
         self.texts = texts
-        self.answers = Answers(0, metric.type)
+        self._is_wide = is_wide(metric.type)
+        self.answers = Answers(0, self._is_wide)
         self.prepare()
 
     @classmethod
@@ -104,7 +105,7 @@ class Aggregator(ABC):
     def begin(self, rows: int, slots: int) -> None:
         """Start a batch: space for its answers and for its groups."""
         self.grow(slots)
-        self.answers = Answers(rows, self.type)
+        self.answers = Answers(rows, self._is_wide)
 
     def finish(self) -> pa.Array:
         """The answers of the batch, one a row."""
@@ -117,9 +118,9 @@ class Aggregator(ABC):
 class Answers:
     """Where kernels write: a word (two for wide decimals) and a valid flag a row."""
 
-    def __init__(self, rows: int, type: pa.DataType):
+    def __init__(self, rows: int, is_wide: bool):
         self.word: Ints = np.zeros(rows, np.int64)
-        self.high: Ints = np.zeros(rows if is_wide(type) else 0, np.int64)
+        self.high: Ints = np.zeros(rows if is_wide else 0, np.int64)
         self.valid: Flags = np.zeros(rows, np.uint8)
 
     def words(self) -> Words:

@@ -21,7 +21,7 @@ from headrace.language.nodes import Column, Expr
 from headrace.measure.keys import BytesIndex, RowIndex
 from headrace.measure.plan import Stage, unique
 from headrace.measure.residents import StoredGrouping
-from headrace.measure.steps import NEVER, gather
+from headrace.measure.steps import NEVER, Steps
 from headrace.measure.words import (
     Words,
     all_valid,
@@ -51,6 +51,13 @@ _FIRST_GROUP_SLOT = 1
 def _raise_to(newest: Ints, slots: Ints, times: Ints) -> None:
     for i in range(len(slots)):
         newest[slots[i]] = max(newest[slots[i]], times[i])
+
+
+@kernel
+def _raise_flag(row: Ints, values: Flags, flag: int) -> None:
+    for i in range(len(row)):
+        if values[i]:
+            row[i] |= 1 << flag
 
 
 class Grouping:
@@ -144,7 +151,7 @@ class Grouping:
         if not self.columns:
             return np.full(batch.num_rows, _FIRST_GROUP_SLOT, np.int64)
         parts: list[Ints] = []
-        nulls = np.zeros(batch.num_rows, np.int64)
+        nulls: Ints | None = None
         for i, name in enumerate(self.columns):
             column = batch.column(name)
             words = to_words(column, texts)
@@ -152,13 +159,15 @@ class Grouping:
             if len(words.high):
                 parts.append(words.high)
             if column.null_count:
-                nulls |= (1 - words.valid.astype(np.int64)) << i
-        parts.append(nulls)
+                own = (1 - words.valid.astype(np.int64)) << i
+                nulls = own if nulls is None else nulls | own
         if self._index is None:
-            self._index = RowIndex(len(parts))
-        keys = np.empty((batch.num_rows, len(parts)), np.int64)
+            self._index = RowIndex(len(parts) + 1)
+        keys = np.zeros((batch.num_rows, len(parts) + 1), np.int64)
         for i, part in enumerate(parts):
             keys[:, i] = part
+        if nulls is not None:
+            keys[:, -1] = nulls
         return self._index.intern(keys) + _FIRST_GROUP_SLOT
 
 
@@ -266,6 +275,7 @@ class EventEncoder:
             tuple((name, str(type)) for name, type in self.columns.items() if any(name in by for by in self.groupings)),
         )
         self._word_rows = self.layout.word_rows
+        self._slot_rows = {columns: self.layout.slot_row(columns) for columns in self.groupings}
         self.rows = self.layout.rows
 
     def dump(self) -> Tables:
@@ -302,7 +312,7 @@ class EventEncoder:
             passed = pc.fill_null(evaluate(condition, batch).cast(pa.bool_()), False)
             self._set_flag(matrix, i, np.asarray(passed.to_numpy(zero_copy_only=False)))
         for columns, slot in (slots if slots is not None else self.slots(batch)).items():
-            matrix[self.slot_row(columns)] = slot
+            matrix[self._slot_rows[columns]] = slot
         for i in range(len(self._arguments)):
             words = self._argument(i, batch, matrix)
             self._set_flag(matrix, len(self._filters) + i, words.valid)
@@ -329,11 +339,10 @@ class EventEncoder:
 
     @staticmethod
     def _set_flag(matrix: Ints, flag: int, values: npt.NDArray[np.uint8] | npt.NDArray[np.bool_]) -> None:
-        row = matrix[FLAG_ROW + flag // _FLAGS_A_ROW]
-        row |= np.where(values, np.int64(1 << (flag % _FLAGS_A_ROW)), np.int64(0))
+        _raise_flag(matrix[FLAG_ROW + flag // _FLAGS_A_ROW], values.view(np.uint8), flag % _FLAGS_A_ROW)
 
     def slot_row(self, group_by: tuple[str, ...]) -> int:
-        return self.layout.slot_row(group_by)
+        return self._slot_rows[group_by]
 
     def counted(self, matrix: Ints, where: Expr | None) -> Ints:
         """1 where the event passes the filter, else 0."""
@@ -342,17 +351,15 @@ class EventEncoder:
         flag = self._filters.index(where)
         return flag_of(matrix[FLAG_ROW + flag // _FLAGS_A_ROW], flag)
 
-    def values(self, argument: Expr | None, source: Ints, parts: tuple[Ints, Ints, Ints]) -> Words:
+    def values(self, argument: Expr | None, steps: Steps) -> Words:
         """The argument of the events that the steps are about."""
         if argument is None:
-            return Words(source, all_valid(len(source)))
+            return Words(steps.source, all_valid(len(steps)))
         index = self._arguments.index(argument)
         flag = len(self._filters) + index
-        flags = gather(FLAG_ROW + flag // _FLAGS_A_ROW, source, *parts)
-        valid: Flags = flag_of(flags, flag).astype(np.uint8)
         row, wide = self._word_rows[index]
-        word = gather(row, source, *parts)
-        return Words(word, valid, gather(row + 1, source, *parts)) if wide else Words(word, valid)
+        word, valid = steps.argument(row, FLAG_ROW + flag // _FLAGS_A_ROW, flag % _FLAGS_A_ROW)
+        return Words(word, valid, steps.gathered(row + 1)) if wide else Words(word, valid)
 
 
 def _of_values(type: pa.DataType) -> pa.DataType:

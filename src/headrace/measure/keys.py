@@ -222,7 +222,8 @@ class BytesIndex:
         codes = np.empty(len(starts), np.int64)
         if len(starts) == 0:
             return codes
-        self._reserve(self._used + len(starts), int((ends - starts).sum()))
+        size_bytes = int(ends[0] - starts[0]) if len(starts) == 1 else int((ends - starts).sum())
+        self._reserve(self._used + len(starts), size_bytes)
         self._used = int(
             _intern_bytes(starts, ends, data, codes, self._table, self._hashes, self.offsets, self.arena, self._used)
         )

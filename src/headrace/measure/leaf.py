@@ -181,11 +181,13 @@ class WindowLeaf:
 
     def view(self, events: Ints) -> Ints:
         """What the window needs to know of events: time, number, slot, whether they count."""
-        matrix = np.empty((4, events.shape[1]), np.int64)
-        matrix[TIME] = events[TIME_ROW]
-        matrix[NUMBER] = events[NUMBER_ROW]
-        matrix[SLOT] = self._slots(events)
-        matrix[COUNTED] = 1 if self._leaf.where is None else self._encoder.counted(events, self._leaf.where)
+        matrix = np.ones((4, events.shape[1]), np.int64)
+        if matrix.shape[1]:
+            matrix[TIME] = events[TIME_ROW]
+            matrix[NUMBER] = events[NUMBER_ROW]
+            matrix[SLOT] = self._slots(events)
+            if self._leaf.where is not None:
+                matrix[COUNTED] = self._encoder.counted(events, self._leaf.where)
         return matrix
 
     def _incoming(self, batch: Batch) -> Ints:

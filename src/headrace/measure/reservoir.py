@@ -265,8 +265,8 @@ class EventReservoir:
 
     def _stand(self, at: Position) -> None:
         """An iterator is here: the chunk stays in memory, and the next ones, which are fetched until it comes back."""
-        self._standing.update(chunk.serial for chunk in self._chunks[at.chunk : at.chunk + 1 + _AHEAD])
-        for index in range(at.chunk, at.chunk + 1 + _AHEAD):
+        for index in range(at.chunk, min(at.chunk + 1 + _AHEAD, len(self._chunks))):
+            self._standing.add(self._chunks[index].serial)
             self._prefetch(index)
 
     def _prefetch(self, index: int) -> None:

@@ -13,11 +13,11 @@ Two ways, chosen by what the aggregators can do:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from headrace.model.jit import Ints, kernel
+from headrace.model.jit import Flags, Ints, kernel
 
 ADD = 0  # the event is the newest of its group's window
 INSERT = 1  # the event is late and takes its place in time
@@ -33,7 +33,7 @@ REWIND, REPLAY = 0, 1
 NEVER = -(1 << 62)
 """Before every event."""
 
-# Rows of an event matrix: events are columns, in the order of (time, arrival).
+# Rows of a matrix of events, which are its columns, in the order of (time, arrival); the first two are so in all.
 TIME, NUMBER, SLOT, COUNTED = 0, 1, 2, 3
 # Rows of a matrix of incoming events (TIME and SLOT as above) and where the history of a late one lies.
 HISTORY_FROM, HISTORY_TO = 3, 4
@@ -44,18 +44,34 @@ HEAD, TAIL, LATE = 0, 1, 2
 PART_SHIFT = 48
 
 
-@dataclass(frozen=True)
 class Steps:
-    """One list of steps, with the time and the arrival number of the event that each is about."""
+    """One list of steps, with the time and the arrival number of the event that each is about, for who asks."""
 
-    kind: Ints
-    slot: Ints
-    row: Ints
-    time: Ints
-    number: Ints
+    def __init__(self, written: Ints, parts: tuple[Ints, Ints, Ints]):
+        """`parts` are the event matrices that the sources of the steps point into."""
+        self.kind, self.slot, self.source, self.row = written
+        self._parts = parts
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @cached_property
+    def time(self) -> Ints:
+        return self.gathered(TIME)
+
+    @cached_property
+    def number(self) -> Ints:
+        return self.gathered(NUMBER)
+
+    def gathered(self, column: int) -> Ints:
+        """One row of the event matrices."""
+        return gather(column, self.source, *self._parts)
+
+    def argument(self, column: int, flag_row: int, flag: int) -> tuple[Ints, Flags]:
+        """The words of a row of the event matrices, and where a flag is set."""
+        word, valid = np.empty(len(self.source), np.int64), np.empty(len(self.source), np.uint8)
+        _gather_flagged(column, flag_row, flag, self.source, *self._parts, word, valid)
+        return word, valid
 
 
 @kernel
@@ -222,3 +238,21 @@ def gather(column: int, source: Ints, head: Ints, tail: Ints, late: Ints) -> Int
             else:
                 out[i] = late[column, at]
     return out
+
+
+@kernel
+def _gather_flagged(
+    column: int, flag_row: int, flag: int, source: Ints, head: Ints, tail: Ints, late: Ints, word: Ints, valid: Flags
+) -> None:
+    """`gather` of a row, and of a bit of another one."""
+    where = (1 << PART_SHIFT) - 1
+    for i in range(len(source)):
+        word[i], valid[i] = 0, 0
+        if source[i] >= 0:
+            part, at = source[i] >> PART_SHIFT, source[i] & where
+            if part == HEAD:
+                word[i], valid[i] = head[column, at], (head[flag_row, at] >> flag) & 1
+            elif part == TAIL:
+                word[i], valid[i] = tail[column, at], (tail[flag_row, at] >> flag) & 1
+            else:
+                word[i], valid[i] = late[column, at], (late[flag_row, at] >> flag) & 1

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.language.nodes import Infinite, LastEvents
@@ -28,7 +27,7 @@ from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoi
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
 from headrace.measure.words import is_ordered_word, time_words, to_words
-from headrace.model.jit import Ints
+from headrace.model.jit import Flags, Ints, kernel
 from headrace.model.ticks import FARTHEST
 from headrace.state.rocks import RocksGroups
 from headrace.state.store import StoredPart
@@ -37,6 +36,18 @@ from headrace.state.tables import Tables, part_of, size_of, under
 _MOST_RESIDENTS: Final = 1 << 15
 _NONE: Final[Ints] = np.zeros(0, np.int64)
 _FIRST: Final[Ints] = np.zeros(1, np.int64)
+_NO_IDS: Final[Ints] = np.zeros((0, 3), np.int64)
+
+
+@kernel
+def _reckon_ticks(word: Ints, valid: Flags, unit: int, farthest: int, codes: Ints) -> None:
+    """Words as microseconds; those that are not known, or so far off that a window's edge would leave 64 bits, not."""
+    for i in range(len(word)):
+        if valid[i] and -farthest // unit <= word[i] <= farthest // unit:
+            word[i] *= unit
+            codes[i] = OK
+        else:
+            codes[i] = NO_TIME
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,8 @@ class MeasureTask:
         self._aggregators: list[Aggregator] = []
         for leaf in stage.leaves:
             self._plant(leaf)
+        places = {aggregator.metric.name: place for place, aggregator in enumerate(self._aggregators)}
+        self._places = [places[metric.name] for metric in stage.metrics]
         self._residents = [] if database is None else self._house(database)
         self._next_number = 0
         self._newest = NEVER
@@ -158,14 +171,13 @@ class MeasureTask:
 
     def push(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """The answers of the rows, one array for each metric of the stage. Rows that cannot be measured get nulls."""
-        times, known = self._ticks(rows.column(self._settings.time))
-        self.codes = np.where(known, OK, NO_TIME)
+        times, self.codes = self._ticks(rows.column(self._settings.time))
         slots = None
         if self._admission is not None and rows.num_rows:
             slots = self._admit(self._admission, rows, times)
-        counted = self.codes <= COUNTED_CODES
-        if counted.all():
+        if self.codes.max(initial=OK) <= COUNTED_CODES:
             return self._answer(rows, times, slots)
+        counted = self.codes <= COUNTED_CODES
         if slots is not None:
             slots = {columns: slot[counted] for columns, slot in slots.items()}
         answers = self._answer(rows.filter(pa.array(counted)), times[counted], slots)
@@ -174,7 +186,7 @@ class MeasureTask:
 
     def _admit(self, admission: Admission, rows: pa.RecordBatch, times: Ints) -> dict[tuple[str, ...], Ints]:
         """Decide what counts; the groups of all rows, for they were needed to decide."""
-        arrivals, ids = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
+        arrivals, ids = _NONE, _NO_IDS
         if self._settings.arrival is not None:
             column = rows.column(self._settings.arrival)
             self.codes[(self.codes == OK) & ~np.asarray(column.is_valid())] = NO_ARRIVAL
@@ -204,7 +216,7 @@ class MeasureTask:
             window.push(batch, self.reservoir)
         for count in self._counts:
             count.push(batch)
-        found = {aggregator.metric.name: aggregator.finish() for aggregator in self._aggregators}
+        found = [aggregator.finish() for aggregator in self._aggregators]
         if self.reservoir.writer is not None:
             self._touch(events)
         self._next_number += rows.num_rows
@@ -213,7 +225,7 @@ class MeasureTask:
         for residents in self._residents:
             if len(residents) > _MOST_RESIDENTS:
                 residents.go_back()
-        return [found[metric.name] for metric in self.stage.metrics]
+        return [found[place] for place in self._places]
 
     def note(self, codes: Ints) -> None:
         """Count rows that cannot be measured and were not pushed."""
@@ -362,13 +374,12 @@ class MeasureTask:
     def _names(self) -> set[str]:
         return {metric.name for metric in self.stage.metrics}
 
-    def _ticks(self, column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Times, and where they are known: not null, and not so far off that a window's edge would leave 64 bits."""
+    def _ticks(self, column: pa.Array) -> tuple[Ints, Ints]:
+        """Times, and what is to be said of rows because of them."""
         words, unit = time_words(column, self._texts)
-        known = (words.word >= -FARTHEST // unit) & (words.word <= FARTHEST // unit)
-        if column.null_count:
-            known &= words.valid != 0
-        return words.word if unit == 1 else words.word * unit, known
+        codes = np.empty(len(words.word), np.int64)
+        _reckon_ticks(words.word, words.valid, unit, FARTHEST, codes)
+        return words.word, codes
 
     def _late_rows(self, times: Ints) -> Ints:
         if len(times) == 1:

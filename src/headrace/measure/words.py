@@ -31,6 +31,7 @@ _AS_THEY_ARE: Final = {pa.int64().id, pa.float64().id, pa.timestamp("us").id}
 """Types whose values are words already, where timestamps are in microseconds."""
 _TIMESTAMP_ID: Final = pa.timestamp("us").id
 _TEXTS: Final = {pa.string().id, pa.large_string().id, pa.binary().id, pa.large_binary().id}
+_LARGE_TEXTS: Final = {pa.large_string().id, pa.large_binary().id}
 _WORD_BYTES: Final = 8
 _COARSE: Final = {"s": SECOND, "ms": MILLISECOND}
 
@@ -177,12 +178,12 @@ def _decimal_words(column: pa.Array, valid: Flags) -> Words:
 
 
 def _text_codes(column: pa.Array, texts: BytesIndex) -> Ints:
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, offsets_buffer, data_buffer = column.buffers()
     if len(column) == 0 or offsets_buffer is None:
         return np.zeros(len(column), np.int64)
-    raw = np.frombuffer(offsets_buffer, np.dtype(np.int64 if large else np.int32))
-    offsets: Ints = raw[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    word = np.dtype(np.int64 if column.type.id in _LARGE_TEXTS else np.int32)
+    raw = np.frombuffer(offsets_buffer, word, len(column) + 1, column.offset * word.itemsize)
+    offsets: Ints = raw.astype(np.int64)
     data: Bytes = np.frombuffer(data_buffer if data_buffer is not None else b"", np.uint8)
     if column.null_count:
         keep = column.is_valid().to_numpy(zero_copy_only=False)
