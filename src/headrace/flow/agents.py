@@ -52,12 +52,12 @@ class AgentOperator(Operator):
                 stop += 1
             run = told[at:stop]
             point = self._region.tracking.points[run[0].point].name if run[0].point >= 0 else GONE
-            ids = [word for each in run for word in each.ids]
+            ids, sizes = [word for each in run for word in each.ids], [len(each.ids) for each in run]
             arrays = [
-                pa.array([each.told for each in run for _ in each.ids], pa.int8()),
+                pa.array(np.repeat(np.array([each.told for each in run], np.int8), sizes)),
                 pa.array(np.array(ids, np.uint64).view(np.int64)),
                 pa.array([name for each in run for name in each.names], self._region.tracking.label),
-                pa.array([each.tick for each in run for _ in each.ids], pa.int64()),
+                pa.array(np.repeat(np.array([each.tick for each in run], np.int64), sizes)),
             ]
             found.append((point, pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
             at = stop

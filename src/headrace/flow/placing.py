@@ -93,12 +93,12 @@ class Placing:
 
 def _heavy(plan: Plan, workers: int) -> dict[str, float]:
     """Vertices whose tasks do more than others, and for how much of a share they count (measured in bench/track.py)."""
-    found = {AGENT: 1 / 4}
+    found = {AGENT: 1 / 6}
     for node in plan.graph.nodes:
         if isinstance(node.behaviour, Ends):
-            found[node.name] = 1 / 6
+            found[node.name] = 1 / 12
         elif node.source is not None and node.parallelism < workers:
-            found[node.name] = 2 / 5
+            found[node.name] = 1 / 2
     return found
 
 

@@ -76,7 +76,8 @@ class SubstreamReports:
             self._began_s = None
             return []
         self._began_s = self._now if self._began_s is None else self._began_s
-        if self._now - self._began_s < self._region.tracked.flush_s * self._patience(1):
+        waited_s, flush_s = self._now - self._began_s, self._region.tracked.flush_s
+        if waited_s < flush_s or waited_s < flush_s * self._patience(1):
             return []
         return self._said([name for name in self._tasks if self._is_due(name)])
 
@@ -93,10 +94,9 @@ class SubstreamReports:
 
     def after(self, task: Task) -> list[Effect]:
         """It has worked. Was so much noted, or is it of such interest, that it is better not to wait?"""
-        if self._region is None or task.name not in self._tasks or not self._is_due(task.name):
-            return []
         tracking = task.tracking
-        assert tracking is not None
+        if self._region is None or tracking is None or task.name not in self._tasks or not self._is_due(task.name):
+            return []
         if tracking.table.noted_rows >= _MOST_ROWS:
             return self._said([task.name])
         is_end = tracking.is_source or tracking.reader is not None
@@ -115,7 +115,7 @@ class SubstreamReports:
         return _BUSY_FLUSHES if is_busy else flushes
 
     def _records(self) -> int:
-        return sum(task.records_in for task in self._all_tasks.values())
+        return sum([task.records_in for task in self._all_tasks.values()])
 
     def asked(self) -> list[Effect]:
         """It is to be known whether all has been said."""

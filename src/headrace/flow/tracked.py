@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -41,23 +42,8 @@ class TaskTracking:
         self._opens = self.is_source and opens_at(head, region.tracked)
         # Where an end is for now only, a reader holds nothing by itself: in a loop it would wait for itself.
         self._is_for_now = region.tracking.mode == Mode.WHENEVER
-        self.table = LocalTable(
-            region.tracked.meaning(),
-            region.tracking.groups,
-            held,
-            self.number + 1,
-            holds_all=self.reader is not None and held >= 0 and not self._is_for_now,
-            forgets=self.is_source,
-        )
-        self.holds = held >= 0
+        self._held_group, self.holds = held, held >= 0
         self.is_passing = vertex in region.passing
-        self._counted = {
-            edge.channel(producer, task.index): region.counted[edge.vertex]
-            for edge in plan.edges
-            if edge.consumer == vertex and edge.vertex in region.counted
-            for producer in range(edge.producers)
-        }
-        """What records of a channel are charged to, where they are counted."""
         self._start = 0
         """The step at which what is being worked at began."""
         self.is_over = False
@@ -68,6 +54,30 @@ class TaskTracking:
         self.is_firm = self.reader is not None and region.tracking.points[self.reader].is_firm
         self.labels, self._label = region.tracked.meaning().labels, region.tracked.labels_of
         self._coarse = NO_TIME
+
+    # Most tasks of a flow may pass on what is counted, and need neither of these.
+
+    @cached_property
+    def table(self) -> LocalTable:
+        return LocalTable(
+            self._region.tracked.meaning(),
+            self._region.tracking.groups,
+            self._held_group,
+            self.number + 1,
+            holds_all=self.reader is not None and self.holds and not self._is_for_now,
+            forgets=self.is_source,
+        )
+
+    @cached_property
+    def _counted(self) -> dict[int, int]:
+        """What records of a channel are charged to, where they are counted."""
+        counted = self._region.counted
+        return {
+            edge.channel(producer, self._task.index): counted[edge.vertex]
+            for edge in self._plan.edges
+            if edge.consumer == self.vertex and edge.vertex in counted
+            for producer in range(edge.producers)
+        }
 
     @property
     def up_to(self) -> int:
@@ -280,11 +290,12 @@ class Passing(Wrapped):
     def __init__(self, inner: Operator, stage: str, tracking: TaskTracking):
         super().__init__(inner)
         self._stage, self._tracking, self._is_counted = stage, tracking, tracking.is_counted
+        self._apply = inner.apply
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         plain = batch if self._is_counted else columns.without(batch)
-        given = self.inner.apply(plain)
-        if self._is_counted and len(given) == 1 and given[0][1] is batch:
+        given = self._apply(plain)
+        if len(given) == 1 and given[0][1] is batch:
             return given  # as most of them do: there is nothing to look at
         rows = sum(part.num_rows for _, part in given)
         if rows != batch.num_rows or len(given) > 1:

@@ -26,8 +26,8 @@ from headrace.measure.policy import COUNTED_CODES, NO_ARRIVAL, NO_TIME, OK, STAT
 from headrace.measure.reservoir import CHUNK_EVENTS, MEMORY_BYTES, EventReservoir
 from headrace.measure.residents import Residents
 from headrace.measure.steps import NEVER
-from headrace.measure.words import is_ordered_word, time_words, to_words
-from headrace.model.jit import Flags, Ints, kernel
+from headrace.measure.words import is_ordered_word, reckon_ticks, time_words, to_words
+from headrace.model.jit import Ints
 from headrace.model.ticks import FARTHEST
 from headrace.state.rocks import RocksGroups
 from headrace.state.store import StoredPart
@@ -37,17 +37,6 @@ _MOST_RESIDENTS: Final = 1 << 15
 _NONE: Final[Ints] = np.zeros(0, np.int64)
 _FIRST: Final[Ints] = np.zeros(1, np.int64)
 _NO_IDS: Final[Ints] = np.zeros((0, 3), np.int64)
-
-
-@kernel
-def _reckon_ticks(word: Ints, valid: Flags, unit: int, farthest: int, codes: Ints) -> None:
-    """Words as microseconds; those that are not known, or so far off that a window's edge would leave 64 bits, not."""
-    for i in range(len(word)):
-        if valid[i] and -farthest // unit <= word[i] <= farthest // unit:
-            word[i] *= unit
-            codes[i] = OK
-        else:
-            codes[i] = NO_TIME
 
 
 @dataclass(frozen=True)
@@ -378,7 +367,7 @@ class MeasureTask:
         """Times, and what is to be said of rows because of them."""
         words, unit = time_words(column, self._texts)
         codes = np.empty(len(words.word), np.int64)
-        _reckon_ticks(words.word, words.valid, unit, FARTHEST, codes)
+        reckon_ticks(words.word, words.valid, unit, FARTHEST, codes, OK, NO_TIME)
         return words.word, codes
 
     def _late_rows(self, times: Ints) -> Ints:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.measure.keys import BytesIndex
-from headrace.model.jit import Bytes, Flags, Ints
+from headrace.model.jit import Bytes, Flags, Ints, kernel
 from headrace.model.ticks import DAY, MILLISECOND, SECOND
 
 _NO_WORDS: Ints = np.zeros(0, np.int64)
@@ -124,6 +124,17 @@ def time_words(column: pa.Array, texts: BytesIndex) -> tuple[Words, int]:
     if column.type.unit in _COARSE:
         return to_words(column.view(pa.int64()), texts), _COARSE[column.type.unit]
     return to_words(column, texts), 1
+
+
+@kernel
+def reckon_ticks(word: Ints, valid: Flags, unit: int, farthest: int, codes: Ints, known: int, unknown: int) -> None:
+    """Words become microseconds, but for nulls and what is so far off that a window's edge would leave 64 bits."""
+    for i in range(len(word)):
+        if valid[i] and -farthest // unit <= word[i] <= farthest // unit:
+            word[i] *= unit
+            codes[i] = known
+        else:
+            codes[i] = unknown
 
 
 def _is_as_it_is(type: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,13 @@ from headrace.errors import SubstreamBroken
 from headrace.track import judging
 from headrace.track.labels import as_numbers
 from headrace.track.local import ALL, NO_TIME, NOTHING
+from headrace.track.reports import ID, PRODUCER, numbers_of
 from headrace.track.rows import Ints
 from headrace.track.sums import Ended, Sums
 from headrace.track.terms import Mode, Notice, Told, Tracking
 from headrace.track.tokens import Words
+
+_WORD: Final = (1 << 64) - 1
 
 
 def drop_every(tasks: int) -> int:
@@ -101,21 +104,21 @@ class Agent:
     def take(self, *reports: pa.RecordBatch) -> list[Notice]:
         """Raises SubstreamBroken where something comes of what has ended."""
         if self._is_plain and len(reports) > 1:
-            return self._take(pa.concat_batches(reports), [report.num_rows for report in reports])
-        return [notice for report in reports for notice in self._take(report, [report.num_rows])]
+            return self._take(reports)
+        return [notice for report in reports for notice in self._take([report])]
 
-    def _take(self, batch: pa.RecordBatch, sizes: Sequence[int]) -> list[Notice]:
-        rows, names = self._rows(batch)
-        named, started = rows[0][:0], dict[int, Any]()
+    def _take(self, reports: Sequence[pa.RecordBatch]) -> list[Notice]:
+        rows, names = self._rows(reports)
+        named, started = rows[0][:0, ID].view(np.uint64), dict[int, Any]()
         if names:
-            named = rows[0][rows[8]]
-            started = self._named(named, [name for name in names if name is not None])
-        bounds = np.array([0, *accumulate(sizes)], np.int64)
+            named = rows[0][rows[2], ID].view(np.uint64)
+            started = self._named(named, names)
+        bounds = np.array([0, *accumulate(report.num_rows for report in reports)], np.int64)
         found, gone, at = list[Notice](), list[int](), 0
-        while at < len(sizes):
+        while at < len(reports):
             at, taken = self._summed(bounds, rows, at)
             if taken.broken >= 0:
-                raise self._broken(batch, rows, taken.broken)
+                raise self._broken(rows, names, taken.broken)
             found += self._told(taken, started)
             gone += taken.gone.tolist()
         for word in gone:
@@ -126,22 +129,24 @@ class Agent:
                 self.memory.names.pop(word, None)
         return found
 
-    def _rows(self, batch: pa.RecordBatch) -> tuple[tuple[Any, ...], list[Any]]:
-        """As kernels want them; and the names, if there are any."""
-        *columns, labels = batch.columns
-        producer, ids, at, since, coarse, promised, *words = [column.to_numpy() for column in columns]
-        values: Words = np.empty((len(ids), self.tracking.groups), np.uint64)
-        for group, column in enumerate(words):
-            values[:, group] = column.view(np.uint64)
-        ticks: Ints = np.zeros(len(ids), np.int64)
-        is_named: npt.NDArray[np.bool_] = np.zeros(len(ids), np.bool_)
+    def _rows(self, reports: Sequence[pa.RecordBatch]) -> tuple[tuple[Any, ...], list[Any]]:
+        """As kernels want them: numbers, ticks, and which rows have a name; and the names."""
+        parts = [numbers_of(report, self.tracking.groups) for report in reports]
+        numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        numbers.flags.writeable = False  # as of a single one: for kernels it is another type
+        ticks: Ints = np.zeros(len(numbers), np.int64)
+        is_named: npt.NDArray[np.bool_] = np.zeros(len(numbers), np.bool_)
         names: list[Any] = []
-        if labels.null_count < len(ids):
-            names = labels.to_pylist()
-            is_named = np.array([name is not None for name in names])
-            if self.tracking.mode == Mode.RISING:
-                ticks = as_numbers(labels).fill_null(0).to_numpy().copy()
-        return (ids.view(np.uint64), producer, at, since, coarse, promised, values, ticks, is_named), names
+        start = 0
+        for report in reports:
+            labels, stop = report.column(1), start + report.num_rows
+            if labels.null_count < len(labels):
+                names += labels.drop_null().to_pylist()
+                is_named[start:stop] = labels.is_valid()
+                if self.tracking.mode == Mode.RISING:
+                    ticks[start:stop] = as_numbers(labels).fill_null(0)
+            start = stop
+        return (numbers, ticks, is_named), names
 
     def _named(self, ids: Words, names: list[Any]) -> dict[int, Any]:
         """Those that are new."""
@@ -180,11 +185,11 @@ class Agent:
             out[2][: results[judging.GONE]], bool(results[judging.OVER]),
         )  # fmt: skip
 
-    def _broken(self, report: pa.RecordBatch, rows: tuple[Any, ...], at: int) -> SubstreamBroken:
-        word, task = int(rows[0][at]), self.tracking.producers[int(rows[1][at])]
-        named = report.filter(pa.array(rows[0] == rows[0][at]))
-        found = named.column("name").drop_null().to_pylist()
-        label = repr(found[0]) if found else f"with id {word:x}"
+    def _broken(self, rows: tuple[Any, ...], names: list[Any], at: int) -> SubstreamBroken:
+        numbers, _, is_named = rows
+        word, task = int(numbers[at, ID]), self.tracking.producers[int(numbers[at, PRODUCER])]
+        found = [name for name, each in zip(names, numbers[is_named, ID].tolist(), strict=True) if each == word]
+        label = repr(found[0]) if found else f"with id {word & _WORD:x}"
         return SubstreamBroken(task, f"a record of substream {label} came after the end of it was told")
 
     # ------------------------------------------------------------------- judge

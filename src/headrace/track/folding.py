@@ -49,13 +49,16 @@ def fold_pieces(
     pieces: Any, wanted: Any, tokens: Any, ends: Any, slots: Any, ids: Any, free: Any, counts: Any,
     values: Any, numbers: Any, flags: Any, setting: Any, due: Any, born: Any, results: Any,
 ) -> None:  # fmt: skip
-    """`results`: how many rows are newly due, how many were born, what is broken, and where."""
+    """`results`: how many rows are newly due, how many substreams began here, what is broken, and where."""
     hold_group, holds_all, salt, coarse, anywhere = setting[0], setting[1], setting[2], setting[3], setting[4]
+    forgets = setting[5]
     # Records of one substream often follow one another.
     place, last, row = 0, np.uint64(0), np.int64(-1)
     for p in range(len(pieces)):
         kind, channel, first = pieces[p, 0], pieces[p, 1], pieces[p, 2]
         count, group, start, stop = pieces[p, 3], pieces[p, 4], pieces[p, 5], pieces[p, 6]
+        # At a source a substream may begin with a record that a stage keeps; anywhere, with one that is sent.
+        begins = kind in (_OPENED, _OPENED_AND_SENT) or (forgets and kind == _HELD) or (anywhere and kind == _SENT)
         for i in range(count):
             at = place + i
             word = wanted[at]
@@ -71,7 +74,7 @@ def fold_pieces(
                 numbers[row, 2] = coarse
                 flags[row, :] = np.uint8(0)
                 born[results[1]] = at
-                results[1] += 1
+                results[1] += np.int64(begins)
             broken = _stepped(kind, row, stop - count + i + 1, start, stop, anywhere, numbers, flags)
             leaves = kind == _OPENED and channel == _COUNTED
             if leaves:
@@ -102,12 +105,16 @@ def fold_pieces(
 
 
 @kernel
-def due_rows(due: Any, flags: Any) -> Any:
-    """The rows that are to be reported, each once; they are no more."""
+def say_rows(due: Any, ids: Any, values: Any, numbers: Any, flags: Any, words: Any) -> Any:
+    """The rows that are to be reported, each once, as `local.Said` has them; they are to be so no more."""
     count = 0
     for row in due:
         if flags[row, 1] == 1:
             flags[row, 1] = np.uint8(0)
-            due[count] = row
+            words[count, 0] = np.int64(ids[row])
+            words[count, 1:4] = numbers[row, :3]
+            words[count, 4] = flags[row, 0]
+            for group in range(values.shape[1]):
+                words[count, 5 + group] = np.int64(values[row, group])
             count += 1
     return count

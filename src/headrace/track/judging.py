@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.model.jit import kernel
 from headrace.track.local import ALL, NO_TIME
+from headrace.track.reports import AT, COARSE, ID, PRODUCER, PROMISED, SINCE, VALUES
 from headrace.track.rows import find, leave, row_for
 from headrace.track.tokens import mixed
 
@@ -40,7 +41,7 @@ def take_reports(
     """From the report `results[NEXT]` on, until there is something to do for Python, or no more of them."""
     mode, judges, all_told, room = setting[0], setting[1], setting[2], setting[3]
     known, said, is_source = sources
-    words, producer, at = report[0], report[1], report[2]
+    rows_said = report[0]
     count = 0
     for flag in is_source:
         count += flag
@@ -54,8 +55,8 @@ def take_reports(
             return
         was_over, was_below = _heard(said, is_source)
         for r in range(low, high):
-            if words[r] == _NOTHING:
-                _hear(said, is_source, producer[r], report[3][r], report[4][r], report[5][r])
+            if rows_said[r, ID] == 0:
+                _hear(said, is_source, rows_said[r])
         over, below = _heard(said, is_source)
         results[OVER] = over == count
         if mode == _RISING:
@@ -65,8 +66,9 @@ def take_reports(
         rows = _live(opened) if is_for_all else touched[: results[TOUCHED]]
         _promise(rows, mode, over, count, below, said, is_source, opened, pairs)
         for r in range(low, high):
-            if words[r] == _NOTHING:
-                known[producer[r]] = max(known[producer[r]], at[r])
+            if rows_said[r, ID] == 0:
+                task = rows_said[r, PRODUCER]
+                known[task] = max(known[task], rows_said[r, AT])
         if judges:
             _judge(rows, mode, all_told, opened, pairs, ended, points, out, results)
         if not judges or results[GONE] >= room or over == count:
@@ -78,16 +80,21 @@ def _take_rows(
     low: Any, high: Any, report: Any, known: Any, opened: Any, pairs: Any, ended: Any, counted: Any, touched: Any,
     results: Any,
 ) -> None:  # fmt: skip
-    words, producer, at, since, coarse, promised, values, ticks, is_named = report
+    rows_said, ticks, is_named = report
     slots, ids, free, counts, sums, numbers = opened
     pair_slots, pair_ids, pair_free, pair_counts, said, of = pairs
     for r in range(low, high):
-        task, word = producer[r], words[r]
-        if word == _NOTHING or at[r] <= known[task]:
+        task, word, at, coarse = (
+            rows_said[r, PRODUCER],
+            np.uint64(rows_said[r, ID]),
+            rows_said[r, AT],
+            rows_said[r, COARSE],
+        )
+        if word == _NOTHING or at <= known[task]:
             continue
         if find(ended[0], ended[1], word) >= 0:
             # Where it is not certain that this is newer than the last report, it is taken for the same.
-            if since[r] >= known[task] and results[BROKEN] < 0:
+            if rows_said[r, SINCE] >= known[task] and results[BROKEN] < 0:
                 results[BROKEN] = r
             continue
         row = row_for(slots, ids, free, counts, word)
@@ -104,18 +111,19 @@ def _take_rows(
             said[pair, :] = _NOTHING
             of[pair, 0], of[pair, 1], of[pair, 2], of[pair, 3] = np.int64(word), task, 0, numbers[row, PAIRS]
             numbers[row, PAIRS] = pair + 1
-        for group in range(values.shape[1]):
+        for group in range(len(counted)):
+            value = np.uint64(rows_said[r, VALUES + group])
             if counted[group]:
-                sums[row, group] += values[r, group] - said[pair, group]
+                sums[row, group] += value - said[pair, group]
             else:
-                sums[row, group] ^= said[pair, group] ^ values[r, group]
-            said[pair, group] = values[r, group]
-        if promised[r] and of[pair, 2] == 0:
+                sums[row, group] ^= said[pair, group] ^ value
+            said[pair, group] = value
+        if rows_said[r, PROMISED] and of[pair, 2] == 0:
             of[pair, 2] = 1
             numbers[row, 2] += 1
-        if coarse[r] != NO_TIME and numbers[row, 5] == 0:
-            numbers[row, 5] = at[r]
-        numbers[row, 0] = min(numbers[row, 0], coarse[r])
+        if coarse != NO_TIME and numbers[row, 5] == 0:
+            numbers[row, 5] = at
+        numbers[row, 0] = min(numbers[row, 0], coarse)
         if is_named[r]:
             numbers[row, TICK], numbers[row, HAS_TICK] = ticks[r], 1
         if numbers[row, 6] != results[REPORTS]:
@@ -141,11 +149,12 @@ def _heard(said: Any, is_source: Any) -> Any:
 
 
 @kernel
-def _hear(said: Any, is_source: Any, number: Any, below: Any, coarse: Any, is_over: Any) -> None:
+def _hear(said: Any, is_source: Any, row: Any) -> None:
+    number = row[PRODUCER]
     if is_source[number]:
-        said[number, 0] = max(said[number, 0], below)
-        said[number, 1] = max(said[number, 1], coarse)
-        said[number, 2] |= np.int64(is_over)
+        said[number, 0] = max(said[number, 0], row[SINCE])
+        said[number, 1] = max(said[number, 1], row[COARSE])
+        said[number, 2] |= row[PROMISED]
 
 
 @kernel

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.track import rising
-from headrace.track.folding import due_rows, fold_pieces
+from headrace.track.folding import fold_pieces, say_rows
 from headrace.track.labels import Meaning, as_numbers
 from headrace.track.rows import Ints, RowIndex, placed
 from headrace.track.tokens import Words
@@ -64,15 +64,15 @@ class _Noted:
 
 @dataclass(frozen=True)
 class Said:
-    """Rows of a report, by their columns."""
+    """Rows of a report. `words`: of each its id, at, since, coarse time, whether it is promised, and its values."""
 
-    ids: Words
-    values: Words
-    at: Ints
-    since: Ints
-    coarse: Ints
-    promised: npt.NDArray[np.uint8]
+    words: Ints
     names: dict[int, Any]
+
+    @property
+    def ids(self) -> Words:
+        found: Words = self.words[:, 0].view(np.uint64)
+        return found
 
 
 class Broken(Exception):
@@ -110,10 +110,6 @@ class LocalTable:
         """
         self._meaning, self._groups, self._salt = meaning, groups, salt
         self._hold_group, self._holds_all, self._forgets = hold_group, holds_all, forgets
-        # At a source a substream may begin with a record that a stage keeps; anywhere, with one that is sent.
-        begins = {Note.OPENED, Note.OPENED_AND_SENT}
-        begins |= ({Note.HELD} if forgets else set()) | ({Note.SENT} if meaning.opens_anywhere else set())
-        self._begins = np.array([kind in begins for kind in Note])
         self._index = RowIndex()
         self._values: Words = np.zeros((len(self._index.ids), groups), np.uint64)
         self._numbers: Ints = np.zeros((len(self._index.ids), 4), np.int64)
@@ -266,8 +262,8 @@ class LocalTable:
         self._grow(len(ids))
         due, born, results = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), np.zeros(4, np.int64)
         index = self._index
-        anywhere = self._meaning.opens_anywhere
-        setting = np.array([self._hold_group, self._holds_all, self._salt, coarse, anywhere], np.int64)
+        anywhere, forgets = self._meaning.opens_anywhere, self._forgets
+        setting = np.array([self._hold_group, self._holds_all, self._salt, coarse, anywhere, forgets], np.int64)
         fold_pieces(
             pieces, ids, tokens, ends, index.slots, index.ids, index.free, index.counts,
             self._values, self._numbers, self._flags, setting, due, born, results,
@@ -275,9 +271,7 @@ class LocalTable:
         self._due = np.concatenate([self._due, due[: results[0]]]) if len(self._due) else due[: results[0]]
         if not (results[1] or results[2]):
             return
-        kinds = np.repeat(pieces[:, 0], pieces[:, 3])
         new = born[: results[1]]
-        new = new[self._begins[kinds[new]]]
         if len(new):
             born_labels = labels if len(new) == len(labels) else labels.take(pa.array(new))
             self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))
@@ -285,7 +279,8 @@ class LocalTable:
                 self._rising.extend(zip(as_numbers(born_labels).to_pylist(), ids[new].tolist(), strict=True))
         if results[2]:
             at = int(results[3])
-            raise Broken(int(results[2]), int(kinds[at]), labels[at].as_py())
+            piece = int(np.searchsorted(np.cumsum(pieces[:, 3]), at, side="right"))
+            raise Broken(int(results[2]), int(pieces[piece, 0]), labels[at].as_py())
 
     def _grow(self, more: int) -> None:
         size = self._index.reserve(more)
@@ -299,19 +294,16 @@ class LocalTable:
 
     def said(self) -> Said:
         """What has changed since the last call. All that was noted must have been folded."""
-        rows = self._due[: due_rows(self._due, self._flags)]
+        words: Ints = np.empty((len(self._due), 5 + self._groups), np.int64)
+        count = say_rows(self._due, self._index.ids, self._values, self._numbers, self._flags, words)
         self._due = np.zeros(0, np.int64)
         names, self._names = self._names, {}
-        found = Said(
-            self._index.ids[rows], self._values[rows], self._numbers[rows, 0], self._numbers[rows, 1],
-            self._numbers[rows, 2], self._flags[rows, 0], names,
-        )  # fmt: skip
         self._forget_promised()
-        return found
+        return Said(words[:count], names)
 
     def _forget_promised(self) -> None:
         """A source does not hear that substreams have ended. What it has promised and said, it can forget in time."""
-        if len(self._index) < _KEPT_PROMISES or not self._forgets:
+        if not self._forgets or len(self._index) < _KEPT_PROMISES:
             return
         live = self._index.live()
         # What a stage beside it holds, it will let go: then it is told of again.

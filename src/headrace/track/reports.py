@@ -1,15 +1,17 @@
 """Reports: what the tasks of a worker have to say of substreams, in one record batch.
 
-| column | in the row of a substream | in the row of a task itself |
+A report is made and taken many times a second, of few rows: its numbers are one column, eight bytes each, and so one
+array for who makes it and one for who takes it. `name` is the label of a substream, the first time a source tells it.
+
+| number | in the row of a substream | in the row of a task itself |
 |---|---|---|
-| producer | the number of the task | the number of the task |
-| id | of the substream | 0 |
-| at | the step of the task at which it last changed | the step as of which all rows of the task are |
-| since | the step before that | what a source has promised: all labels below it |
-| coarse | the earliest coarse time of a record of it, from sources | the coarse time of a source now |
-| promised | will the source give no more of it? | will the source give nothing more? |
-| value_0, … | the running words, one for each group | 0 |
-| name | its label, the first time a source tells of it | null |
+| PRODUCER | the number of the task | the number of the task |
+| ID | of the substream | 0 |
+| AT | the step of the task at which it last changed | the step as of which all rows of the task are |
+| SINCE | the step before that | what a source has promised: all labels below it |
+| COARSE | the earliest coarse time of a record of it, from sources | the coarse time of a source now |
+| PROMISED | will the source give no more of it? | will the source give nothing more? |
+| VALUES, … | the running words, one for each group | 0 |
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.track.local import Said
 from headrace.track.rows import Ints
+
+PRODUCER, ID, AT, SINCE, COARSE, PROMISED, VALUES = range(7)
+_WORD: Final = 8
 
 
 @dataclass(frozen=True)
@@ -41,38 +45,41 @@ class TaskSaid:
 
 @functools.lru_cache(maxsize=64)
 def report_schema(groups: int, label: pa.DataType) -> pa.Schema:
-    plain = ("producer", "id", "at", "since", "coarse")
-    fields = [pa.field(name, pa.int64()) for name in plain]
-    fields += [pa.field("promised", pa.uint8())]
-    fields += [pa.field(f"value_{group}", pa.int64()) for group in range(groups)]
-    return pa.schema([*fields, pa.field("name", label)])
+    return pa.schema([pa.field("numbers", pa.binary(_WORD * (VALUES + groups))), pa.field("name", label)])
 
 
 def report_of(tasks: Sequence[TaskSaid], groups: int, label: pa.DataType, shard: int = 0, shards: int = 1) -> Any:
     """The rows of those substreams that the shard has. One row more for each task."""
-    shares = [
-        slice(None) if shards == 1 else np.flatnonzero(task.said.ids % np.uint64(shards) == shard) for task in tasks
-    ]
-    ids = [task.said.ids[own] for task, own in zip(tasks, shares, strict=True)]
-    count = len(tasks) + sum(len(each) for each in ids)
-    columns: Ints = np.zeros((5 + groups, count), np.int64)
-    promised: npt.NDArray[np.uint8] = np.empty(count, np.uint8)
-    names: list[Any] = []
+    parts = [task.said.words for task in tasks]
+    if shards > 1:
+        parts = [task.said.words[task.said.ids % np.uint64(shards) == shard] for task in tasks]
+    count = len(tasks) + sum(len(part) for part in parts)
+    numbers: Ints = np.zeros((count, VALUES + groups), np.int64)
     start = 0
-    for task, own, words in zip(tasks, shares, ids, strict=True):
-        said, stop = task.said, start + 1 + len(words)
-        rows = slice(start + 1, stop)
-        columns[:5, start] = task.producer, 0, task.step, task.below, task.coarse
-        columns[0, rows], columns[1, rows] = task.producer, words.view(np.int64)
-        columns[2, rows], columns[3, rows], columns[4, rows] = said.at[own], said.since[own], said.coarse[own]
-        columns[5:, rows] = said.values[own].view(np.int64).T
-        promised[start], promised[rows] = task.is_over, said.promised[own]
-        names += [None, *([said.names.get(word) for word in words.tolist()] if said.names else [None] * len(words))]
+    for task, part in zip(tasks, parts, strict=True):
+        stop = start + 1 + len(part)
+        numbers[start, :VALUES] = task.producer, 0, task.step, task.below, task.coarse, task.is_over
+        numbers[start + 1 : stop, PRODUCER] = task.producer
+        numbers[start + 1 : stop, ID:] = part
         start = stop
-    buffer, size = pa.py_buffer(columns), 8 * count
-    arrays = [
-        pa.Array.from_buffers(pa.int64(), count, [None, buffer.slice(at * size, size)]) for at in range(len(columns))
-    ]
-    labels = pa.array(names, label) if any(task.said.names for task in tasks) else pa.nulls(count, label)
-    arrays = [*arrays[:5], pa.array(promised), *arrays[5:], labels]
-    return pa.RecordBatch.from_arrays(arrays, schema=report_schema(groups, label))
+    schema = report_schema(groups, label)
+    rows = pa.Array.from_buffers(schema.field(0).type, count, [None, pa.py_buffer(numbers)])
+    return pa.RecordBatch.from_arrays([rows, _names(tasks, parts, count, label)], schema=schema)
+
+
+def _names(tasks: Sequence[TaskSaid], parts: Sequence[Ints], count: int, label: pa.DataType) -> pa.Array:
+    if not any(task.said.names for task in tasks):
+        return pa.nulls(count, label)
+    found: list[Any] = []
+    for task, part in zip(tasks, parts, strict=True):
+        found += [None, *map(task.said.names.get, part[:, 0].view(np.uint64).tolist())]
+    return pa.array(found, label)
+
+
+def numbers_of(report: pa.RecordBatch, groups: int) -> Ints:
+    """Its numbers, row by row."""
+    rows, width = report.column(0), VALUES + groups
+    size, buffer = len(rows) * width, rows.buffers()[1]
+    found: Ints = np.frombuffer(buffer, np.int64, size, rows.offset * width * _WORD) if size else np.zeros(0, np.int64)
+    found.flags.writeable = False  # whoever has the bytes: for kernels it is another type
+    return found.reshape(-1, width)

@@ -14,6 +14,7 @@ import numpy as np
 from headrace.model.jit import grown
 from headrace.track import judging
 from headrace.track.local import NO_TIME
+from headrace.track.reports import AT, COARSE, ID, PRODUCER, PROMISED, VALUES
 from headrace.track.rows import Ints, RowIndex
 from headrace.track.tokens import Words
 
@@ -119,20 +120,17 @@ class Sums:
 
     def restore(self, opened: dict[str, Any], said: dict[str, Any]) -> None:
         count = len(said["id"])
-        nothing: Ints = np.zeros(count, np.int64)
-        values = np.stack([said[f"value_{group}"] for group in range(self.groups)], axis=1)
-        columns = (
-            said["id"].view(np.uint64), said["producer"], nothing + 1, nothing, np.full(count, NO_TIME, np.int64),
-            said["promised"].astype(np.uint8),
-        )  # fmt: skip
-        for array in columns:
-            array.flags.writeable = False  # as those of a report: for kernels it is another type
-        report = (*columns, values.astype(np.uint64), nothing.copy(), nothing.astype(np.bool_))
+        rows: Ints = np.zeros((count, VALUES + self.groups), np.int64)
+        rows[:, PRODUCER], rows[:, ID], rows[:, PROMISED] = said["producer"], said["id"], said["promised"]
+        rows[:, AT], rows[:, COARSE] = 1, NO_TIME
+        for group in range(self.groups):
+            rows[:, VALUES + group] = said[f"value_{group}"].view(np.int64)
+        rows.flags.writeable = False  # as those of a report: for kernels it is another type
+        report = (rows, np.zeros(count, np.int64), np.zeros(count, np.bool_))
         known: Ints = np.zeros(int(said["producer"].max(initial=0)) + 1, np.int64)
         sources = (known, np.zeros((len(known), 3), np.int64), np.zeros(len(known), np.bool_))
-        rows, pairs = self.arrays(count)
         judging.take_reports(
-            np.array([0, count], np.int64), report, sources, rows, pairs, Ended().arrays(0),
+            np.array([0, count], np.int64), report, sources, *self.arrays(count), Ended().arrays(0),
             np.zeros((0, self.groups), np.bool_), self.counted, np.zeros(4, np.int64), np.empty(count, np.int64),
             (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint64)),
             np.array([0, -1, 0, 0, 0, 0, 0, 0], np.int64),

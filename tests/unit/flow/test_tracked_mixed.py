@@ -190,7 +190,7 @@ def test_what_is_held_beside_a_source_is_not_forgotten_though_it_is_promised() -
     table.steps += 1
     table.release(ids_of(pa.array([0])), table.steps - 1, pa.array([0]))
     said = table.said()
-    assert said.values[said.ids == ids_of(pa.array([0]))[0]].tolist() == [[0]]
+    assert said.words[said.ids == ids_of(pa.array([0]))[0], 5:].tolist() == [[0]]
 
 
 def test_labels_that_are_not_numbers_are_the_same_label() -> None:

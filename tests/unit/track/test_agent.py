@@ -29,15 +29,16 @@ def says(producer: int, step: int, rows: dict[int, tuple[int, ...]], **more: Any
     """Words of substreams, as of a step; a row changed at that very step unless `at` says so."""
     count = len(rows)
     promised = more.get("promised", ())
-    said = Said(
-        np.array(list(rows), np.uint64),
-        np.array(list(rows.values()), np.uint64).reshape(count, -1 if count else 1),
+    values = np.array(list(rows.values()), np.uint64).reshape(count, -1 if count else 1).view(np.int64)
+    words = np.column_stack([
+        np.array(list(rows), np.uint64).view(np.int64),
         np.full(count, more.get("at", step), np.int64),
         np.full(count, more.get("since", step - 1), np.int64),
         np.full(count, more.get("coarse", NO_TIME), np.int64),
-        np.array([each in promised for each in rows], np.uint8),
-        {each: NAMES[each] for each in rows} if producer == 0 else {},
-    )
+        np.array([each in promised for each in rows], np.int64),
+        values,
+    ])  # fmt: skip
+    said = Said(words, {each: NAMES[each] for each in rows} if producer == 0 else {})
     return TaskSaid(
         producer, step, said, more.get("below", NOTHING), more.get("clock", NOTHING), more.get("over", False)
     )

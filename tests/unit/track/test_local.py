@@ -33,7 +33,7 @@ def values(table: LocalTable) -> dict[int, list[int]]:
     """All that it would say, by substream."""
     table.restore([table.content()])
     said = table.said()
-    return dict(zip(said.ids.tolist(), said.values.tolist(), strict=True))
+    return dict(zip(said.ids.tolist(), said.words[:, 5:].view(np.uint64).tolist(), strict=True))
 
 
 LABELS = st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=8)
@@ -121,13 +121,13 @@ def test_what_is_sent_while_it_is_held_is_news() -> None:
     table.steps = 1
     table.note(Note.RECEIVED, batch([1]), 3, 0, 0, 0)
     table.hold(ids_of(pa.array([1])), 0)
-    assert table.said().at.tolist() == [1]
+    assert table.said().words[:, 1].tolist() == [1]
     table.steps = 5
     table.note(Note.RECEIVED, batch([2, 2, 2, 2]), 3, 1, 0, 1)
     table.note(Note.SENT, batch([1]), 4, 0, 0, 1)
     table.fold()
     said = table.said()
-    assert dict(zip(said.ids.tolist(), said.at.tolist(), strict=True))[word(1)] == 5
+    assert dict(zip(said.ids.tolist(), said.words[:, 1].tolist(), strict=True))[word(1)] == 5
 
 
 def test_where_any_record_may_begin_a_substream_what_is_sent_is_news() -> None:
@@ -138,7 +138,7 @@ def test_where_any_record_may_begin_a_substream_what_is_sent_is_news() -> None:
     table.note(Note.SENT, batch([1]), 9, 0, 0, 0)
     table.fold()
     said = table.said()
-    assert dict(zip(said.ids.tolist(), said.at.tolist(), strict=True)) == {word(1): 2, word(2): 2}
+    assert dict(zip(said.ids.tolist(), said.words[:, 1].tolist(), strict=True)) == {word(1): 2, word(2): 2}
 
 
 def test_releasing_more_often_than_holding_is_broken() -> None:
@@ -155,7 +155,7 @@ def test_a_source_that_goes_on_after_its_marker_is_broken() -> None:
     table.steps = 3
     table.note(Note.OPENED, batch([1, 1, 2], last=[1]), 0, 0, 0, 0)
     table.fold()
-    assert table.said().promised.sum() == 1
+    assert table.said().words[:, 4].sum() == 1
     table.steps = 4
     table.note(Note.OPENED, batch([1]), 0, 0, 0, 3)
     with pytest.raises(Broken) as caught:
