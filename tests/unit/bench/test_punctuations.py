@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -214,10 +215,16 @@ def test_the_sequential_run_is_the_same_flow() -> None:
 
 def test_every_punctuation_is_a_message_and_those_of_the_own_machine_are_told_apart() -> None:
     rr = RoundRobin("punctuations", steps=4, workers=3, granularity=5, records=52)
-    tally = rr.run(CHEAP).tally
-    assert tally.service["punctuations"] == rr.punctuations == 11 * (3 + 3 * 9)
-    # Task i of each step is on one machine, and the source on that of the last tasks.
-    assert tally.service_between["punctuations"] == 11 * (2 + 3 * 6)
+    cluster = rr.run(CHEAP)
+    tally, machine_of = cluster.tally, {task: node.number for node in cluster.nodes for task in node.worker.tasks}
+    steps = [
+        [machine for task, machine in machine_of.items() if task.startswith(f"step-{step}.")] for step in (1, 2, 3, 4)
+    ]
+    (source,) = [machine for task, machine in machine_of.items() if not task.startswith("step")]
+    pairs = [*product([source], steps[0]), *chain.from_iterable(product(*both) for both in pairwise(steps))]
+    assert tally.service["punctuations"] == rr.punctuations == 11 * len(pairs) == 11 * (3 + 3 * 9)
+    between = sum(sender != receiver for sender, receiver in pairs)
+    assert tally.service_between["punctuations"] == 11 * between < 11 * len(pairs)
     assert tally.of_kind("DATA") == sum(count for (kind, _), count in tally.frames.items() if kind == "DATA")
     assert tally.of_kind("END") == 3 + 3 * 9
     assert tally.service_frames <= tally.service
