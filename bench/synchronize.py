@@ -40,6 +40,7 @@ WAITS: Final = Chart("Synchronization of two tasks over TCP", "ms", "share of ba
 SHAPES: Final = ((1, 1), (2, 2), (2, 1), (4, 1), (4, 2), (8, 1), (8, 2))
 """Leaves and tasks. The first two are what the efficiency is about."""
 _BATCH: Final = 10_000
+_HALF_A_SECOND: Final = {"windows": 1_000_000, "views": 200_000, "fraud": 240_000}
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,11 @@ class Sizes:
     """Of a job: how often its gang runs."""
     slow_events: int
     """For the sequential loop, and for transformWithState."""
-    updated_events: int
-    """For what goes one by one inside the gang: enough for a run of about a second."""
+    updated_events: dict[str, int]
+    """For what goes one by one inside the gang: half a second of one core."""
+    updated_rounds: int
+    """Of those, in each of `updated_turns`: short and many, since the cores are not always as fast."""
+    updated_turns: int
     shapes: Sequence[tuple[int, int]]
     stateful: Sequence[str]
     """Programs that run with transformWithState as well."""
@@ -64,11 +68,11 @@ class Sizes:
     @property
     def steps(self) -> int:
         inside, others = 2 * self.turns + len(self.shapes) - 2, 3 + 3 * self.turns
-        return len(WORKLOADS) * (inside + others) + len(self.stateful) + 6 * self.turns + 1
+        return len(WORKLOADS) * (inside + others) + len(self.stateful) + 6 * self.updated_turns + 1
 
 
-QUICK: Final = Sizes(1_000_000, 1, 2, 100_000, 100_000, SHAPES[:2], ("windows",), 300)
-FULL: Final = Sizes(2_000_000, 2, 3, 400_000, 1_000_000, SHAPES, tuple(WORKLOADS), 2_000)
+QUICK: Final = Sizes(1_000_000, 1, 2, 100_000, dict.fromkeys(WORKLOADS, 100_000), 2, 1, SHAPES[:2], ("windows",), 300)
+FULL: Final = Sizes(2_000_000, 2, 3, 400_000, _HALF_A_SECOND, 16, 3, SHAPES, tuple(WORKLOADS), 2_000)
 
 
 class Place:
@@ -88,16 +92,18 @@ class Place:
             by_hand.write(self._written[path], path)
         return self._written[path], path
 
-    def inside(self, what: str, program: hr.Program, table: pa.Table, path: str, wanted: pa.Table, **how: Any) -> Round:
-        """The best round of a job of so many tasks and leaves."""
-        is_stretch, rounds = how.pop("is_stretch", False), how.pop("rounds")
-        made = timed(hr.synchronize(program, **how), f"{self.folder}/watch", rounds, is_stretch)
+    def inside(
+        self, what: str, program: hr.Program, table: pa.Table, path: str, wanted: pa.Table, **how: Any
+    ) -> list[Round]:
+        """The rounds of a job of so many tasks and leaves, the best first."""
+        rounds, is_stretch, is_paired = how.pop("rounds"), how.pop("is_stretch", False), how.pop("is_paired", False)
+        made = timed(hr.synchronize(program, **how), f"{self.folder}/watch", rounds, is_stretch, is_paired)
         with self.bench.step(what):
             given = self.spark.read.parquet(path).transform(made).toArrow()
         check_same(what, given, wanted)
-        best = min(rounds_of(f"{self.folder}/watch"), key=lambda each: each.seconds)
-        self.bench.timed(f"{what}, {table.num_rows:,} events", best.seconds)
-        return best
+        found = sorted(rounds_of(f"{self.folder}/watch"), key=lambda each: each.seconds)
+        self.bench.timed(f"{what}, {table.num_rows:,} events", found[0].seconds)
+        return found
 
 
 # ----------------------------------------------------------------------- inside
@@ -111,7 +117,7 @@ def in_gangs(place: Place, workload: Workload, sizes: Sizes) -> None:
     for leaves, tasks in [*turns, *sizes.shapes[2:]]:
         table, path = place.events(workload, leaves, sizes.events)
         what = f"{workload.name}, inside the gang, {_shape(leaves, tasks)}"
-        best = place.inside(
+        best, *_ = place.inside(
             what, workload.program(), table, path, workload.expected(table),
             parallelism=leaves, tasks=tasks, rounds=sizes.rounds,
         )  # fmt: skip
@@ -136,26 +142,28 @@ def _shape(leaves: int, tasks: int) -> str:
 
 def one_by_one(place: Place, workload: Workload, sizes: Sizes) -> None:
     """A call of `update` for each event, as the paper has it: what a second task adds to the first."""
-    rates, program = dict[int, float](), row_by_row(workload.program())
-    for tasks in (1, 2) * sizes.turns:
-        table, path = place.events(workload, tasks, sizes.updated_events)
-        best = place.inside(
+    rates, kept, program = dict[int, float](), list[float](), row_by_row(workload.program())
+    for tasks in (1, 2) * sizes.updated_turns:
+        table, path = place.events(workload, tasks, sizes.updated_events[workload.name])
+        rounds = place.inside(
             f"{workload.name}, one by one, inside the gang, {_shape(tasks, tasks)}", program, table, path,
-            workload.expected(table), parallelism=tasks, tasks=tasks, rounds=sizes.rounds,
+            workload.expected(table), parallelism=tasks, tasks=tasks, rounds=sizes.updated_rounds, is_paired=tasks == 2,
         )  # fmt: skip
-        rates[tasks] = max(rates.get(tasks, 0.0), table.num_rows / best.seconds)
+        rates[tasks] = max(rates.get(tasks, 0.0), table.num_rows / rounds[0].seconds)
+        kept += [each.kept for each in rounds if tasks == 2]
     for tasks, rate in rates.items():
         what = f"{workload.name}, one by one, inside the gang, {_shape(tasks, tasks)}"
         place.bench.figure(OURS, what, rate, EVENTS_A_SECOND)
     suffix = "" if workload.name == "windows" else f"_{workload.name}"
-    place.bench.ratio(f"efficiency_2{suffix}", rates[2] / (2 * rates[1]))
+    place.bench.ratio(f"efficiency_2{suffix}", float(np.median(kept)))
+    place.bench.ratio(f"two_tasks_over_one_{workload.name}", rates[2] / rates[1])
 
 
 def synchronization(place: Place, sizes: Sizes) -> None:
     """From when the last leaf is ready for a barrier until both have their new states, in two tasks."""
     bench, workload, values = place.bench, WORKLOADS["windows"], 100
     table, path = place.events(workload, 2, sizes.barriers * 2 * values, values)
-    best = place.inside(
+    best, *_ = place.inside(
         "synchronization of two tasks", workload.program(), table, path, workload.expected(table),
         parallelism=2, tasks=2, rounds=sizes.rounds, is_stretch=True,
     )  # fmt: skip
@@ -272,9 +280,13 @@ def main() -> None:
         finally:
             spark.stop()
     bench.note(
-        "efficiency_2 is inside the gang: the rate of 2 tasks with a leaf each over twice that of one worker, with a "
-        "call of update for each event. Columnar, 10,000 values take about 0.3 ms, and to synchronize takes 0.2: there "
-        "a second task adds less."
+        "efficiency_2 is inside the gang, with a call of update for each event: the rate of two tasks with a leaf each "
+        "over that of the same two when each runs a single worker on its own events and hears of no other, just "
+        "before, at the same time; the median of all rounds. Two cores of a shared machine do not always do twice "
+        "what one does alone: two_tasks_over_one, the fastest round of each, has that in it."
+    )
+    bench.note(
+        "Columnar, 10,000 values take about 0.3 ms, and to synchronize takes 0.2: there a second task adds less."
     )
     bench.note("transformWithStateInPandas has a smaller input, of which Spark's start of batches is a larger part.")
     bench.finish()

@@ -26,7 +26,8 @@ from headrace.synchronize.codec import Codec
 from headrace.synchronize.gang_task import GangTask
 from headrace.synchronize.inputs import Inputs
 from headrace.synchronize.mailbox import Events, merged
-from headrace.synchronize.plan import Plan
+from headrace.synchronize.optimize import sequential
+from headrace.synchronize.plan import Plan, make_plan
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Watch:
     start: float = 0.0
     end: float = 0.0
     cpu: float = 0.0
+    apart: float = 0.0
+    """Seconds that its events take one worker, which hears of no other."""
     said: int = 0
     """Bytes."""
     ups: dict[int, list[float]] = field(default_factory=dict)
@@ -44,14 +47,19 @@ class Watch:
     """When it had one again."""
 
 
-def timed(made: Synchronized, folder: str, rounds: int, is_stretch: bool = False) -> Synchronized:
-    """The same, with a stop-watch: what it saw is in the folder then. `is_stretch`: as for a micro-batch."""
+def timed(
+    made: Synchronized, folder: str, rounds: int, is_stretch: bool = False, is_paired: bool = False
+) -> Synchronized:
+    """The same, with a stop-watch: what it saw is in the folder then.
+
+    `is_stretch`: as for a micro-batch. `is_paired`: before each round, two tasks run their events on their own.
+    """
 
     def run(df: Any, names: list[str], plan: Plan) -> Any:
         inputs, secret = made.inputs, secrets.token_bytes(32)
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from _work(plan, inputs, list(names), secret, batches, folder, rounds, is_stretch)
+            yield from _work(plan, inputs, list(names), secret, batches, folder, rounds, is_stretch, is_paired)
 
         return own._gang(df, work, plan.tasks)
 
@@ -62,7 +70,7 @@ def timed(made: Synchronized, folder: str, rounds: int, is_stretch: bool = False
 
 def _work(
     plan: Plan, inputs: Inputs, names: list[str], secret: bytes, batches: Iterator[pa.RecordBatch], folder: str,
-    rounds: int, is_stretch: bool,
+    rounds: int, is_stretch: bool, is_paired: bool,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     context = BarrierTaskContext.get()
     parts = [_events(batch, inputs, names) for batch in batches]
@@ -76,15 +84,30 @@ def _work(
         if is_stretch:
             _look_at_leaves(task, watch)
         if gang.size == 2:
-            # So that both start at once: one of them may have met the other a few milliseconds before.
-            gang.say(1 - gang.task, b"ready")
-            gang.hear(60.0)
+            _start_at_once(gang)
+            watch.apart = _apart(plan, schema, parts) if is_paired else 0.0
+            _start_at_once(gang)
         watch.start, cpu = time.perf_counter(), time.process_time()
         program = plan.space.program
         given = list(task.run_stretch(program.init(), parts[0]) if is_stretch else task.run(iter(parts)))
         watch.end, watch.cpu, watch.said = time.perf_counter(), time.process_time() - cpu, gang.said
         Path(folder, f"{number}-{gang.task}.json").write_text(json.dumps(watch.__dict__))
     yield from given
+
+
+def _start_at_once(gang: Gang) -> None:
+    """One of the two may have met the other a few milliseconds before."""
+    gang.say(1 - gang.task, b"ready")
+    gang.hear(60.0)
+
+
+def _apart(plan: Plan, schema: pa.Schema, parts: list[Events]) -> float:
+    single = make_plan(plan.space, sequential(plan.space))
+    alone = Gang(0, 1, b"", lambda said: [said])
+    task, start = GangTask(single, alone, Codec(plan.space.program), schema), time.perf_counter()
+    for _ in task.run(iter(parts)):
+        pass
+    return time.perf_counter() - start
 
 
 def _events(batch: pa.RecordBatch, inputs: Inputs, names: list[str]) -> Events:
@@ -137,6 +160,11 @@ class Round:
     @property
     def cpu(self) -> float:
         return sum(watch.cpu for watch in self.watches)
+
+    @property
+    def kept(self) -> float:
+        """The rate of the gang over that of its tasks when each ran on its own, just before, at the same time."""
+        return float(1.0 / (self.seconds * np.mean([1.0 / watch.apart for watch in self.watches])))
 
     def waits_ms(self) -> npt.NDArray[np.float64]:
         """For each event of the root: from when the last leaf gave up its state until all leaves have one again."""
