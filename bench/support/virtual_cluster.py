@@ -13,6 +13,7 @@ network have the measured costs in any case.
 
 from __future__ import annotations
 
+import gc
 import heapq
 import time
 from collections import Counter
@@ -27,12 +28,13 @@ from bench.support.virtual_costs import Costs, whole
 from headrace.flow import effects as fx
 from headrace.flow.coordinator import Coordinator
 from headrace.flow.graph import Graph
-from headrace.flow.host import BATCH_RECORDS, FEW_RECORDS, PACE_S, few_pauses
+from headrace.flow.host import BATCH_RECORDS, FEW_RECORDS, PACE_S
 from headrace.flow.io import Opening, SplitReader
 from headrace.flow.plan import Plan, make_plan
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
+from headrace.model.pauses import few_pauses
 from headrace.queues.protocol import Entry
 
 NETWORK_S: Final = 100e-6  # one way between two machines of a data centre
@@ -206,6 +208,7 @@ class VirtualCluster:
 
     def run(self) -> float:
         """Seconds of virtual time until the flow is over."""
+        gc.collect()
         with few_pauses() if self.is_real else _as_they_are():
             self._act(self._coordinator.start(0.0))
             self._tick_driver()

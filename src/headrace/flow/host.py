@@ -6,9 +6,9 @@ import gc
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.rooms import Rooms
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
+from headrace.model.pauses import few_pauses
 from headrace.queues.protocol import Entry, Queues
 
 ROOM_BYTES: Final = 16 << 20
@@ -94,6 +95,7 @@ def run_worker(setup: WorkerSetup) -> None:
     try:
         host = Host(setup)
         try:
+            gc.collect()
             with few_pauses():
                 host.run()
         finally:
@@ -105,17 +107,6 @@ def run_worker(setup: WorkerSetup) -> None:
         with suppress(HeadraceError):
             _tell_failure(setup, error)
         raise
-
-
-@contextmanager
-def few_pauses() -> Iterator[None]:
-    """What is loaded by now stays: to look through all of it for garbage stops the worker for 30 to 60 ms."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _tell_failure(setup: WorkerSetup, error: HeadraceError) -> None:

@@ -16,27 +16,17 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import EnvironmentProblem
+from headrace.spark.lines import BYE, Lines, Said
 
-_BYE: Final = b""
 _MEET_S: Final = 60.0
 _HANDSHAKE_S: Final = 5.0
 _LOOK_S: Final = 0.01
 _NONCE: Final = 32
 _BACKLOG: Final = 128
-_LENGTH: Final = struct.Struct("<I")
 _HELLO: Final = struct.Struct(f"<I{_NONCE}s{hashlib.sha256().digest_size}s")
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a member of the gang said; None where it went away without a word."""
-
-    sender: int
-    content: bytes | None
 
 
 class Gang:
@@ -46,24 +36,22 @@ class Gang:
         """`meet(text)` gives what all have said, in the order of their numbers."""
         self.task, self.size = task, size
         self._secret = secret
-        self._heard: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        self._lines: dict[int, socket.socket] = {}
         self._gone: set[int] = set()
-        if size > 1:
-            self._meet(meet, host or _own_host())
+        self._lines = Lines(self._meet(meet, host or _own_host()) if size > 1 else {})
 
-    def _meet(self, meet: Callable[[str], Sequence[str]], host: str) -> None:
+    def _meet(self, meet: Callable[[str], Sequence[str]], host: str) -> dict[int, socket.socket]:
+        """A line to each of the others."""
         with socket.create_server((host, 0), backlog=_BACKLOG + self.size) as listener:
             places = meet(f"{host} {listener.getsockname()[1]}")
             # Each calls those before it, and is called by those after it.
+            lines = {}
             for other in range(self.task):
                 address, port = places[other].rsplit(" ", 1)
-                self._lines[other] = self._call(other, address, int(port))
-            self._answer(listener, time.monotonic() + _MEET_S)
-        for number, line in self._lines.items():
-            line.settimeout(None)
+                lines[other] = self._call(other, address, int(port))
+            lines |= self._answer(listener, time.monotonic() + _MEET_S)
+        for line in lines.values():
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._listen, args=(number, line), daemon=True).start()
+        return lines
 
     def _proof(self, role: bytes, caller: int, answerer: int, nonce: bytes) -> bytes:
         return hmac.digest(self._secret, role + struct.pack("<II", caller, answerer) + nonce, "sha256")
@@ -84,9 +72,9 @@ class Gang:
             raise EnvironmentProblem(f"{address}:{port} is not task {other} of this run: it does not know its secret")
         return line
 
-    def _answer(self, listener: socket.socket, deadline: float) -> None:
+    def _answer(self, listener: socket.socket, deadline: float) -> dict[int, socket.socket]:
         """The calls of those after it. Each has a thread of its own: a stranger who says nothing holds up nobody."""
-        wanted = set(range(self.task + 1, self.size))
+        wanted, lines = set(range(self.task + 1, self.size)), {}
         met: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
         listener.settimeout(_LOOK_S)
         while wanted:
@@ -102,9 +90,10 @@ class Gang:
                 number, line = met.get()
                 if number in wanted:
                     wanted.discard(number)
-                    self._lines[number] = line
+                    lines[number] = line
                 else:
                     line.close()
+        return lines
 
     def _greet(self, line: socket.socket, met: queue.SimpleQueue[tuple[int, socket.socket]]) -> None:
         """A call of another member. One of a stranger is not answered."""
@@ -122,58 +111,40 @@ class Gang:
             pass
         line.close()
 
-    def _listen(self, number: int, line: socket.socket) -> None:
-        try:
-            with line.makefile("rb", buffering=1 << 16) as file:
-                while True:
-                    content = _read_file(file, _LENGTH.unpack(_read_file(file, _LENGTH.size))[0])
-                    self._heard.put(Said(number, content))
-                    if content == _BYE:
-                        return
-        except (OSError, ValueError):
-            self._heard.put(Said(number, None))
-
     # -------------------------------------------------------------------- talk
 
     def say(self, to: int, *contents: bytes) -> None:
-        try:
-            self._lines[to].sendall(b"".join(_LENGTH.pack(len(content)) + content for content in contents))
-        except OSError:
-            self._heard.put(Said(to, None))
+        self._lines.say(to, *contents)
 
     def hear(self, wait_s: float) -> Said | None:
         """The next that somebody said; None where nobody says anything for so long. Raises when a member is lost."""
         while True:
             said = self._next(wait_s)
-            if said is None or said.content != _BYE:
+            if said is None or said.content != BYE:
                 return said
 
     def _next(self, wait_s: float) -> Said | None:
         """As `hear`, with good-byes."""
-        try:
-            said = self._heard.get(timeout=wait_s) if wait_s > 0 else self._heard.get_nowait()
-        except queue.Empty:
+        said = self._lines.hear(wait_s)
+        if said is None:
             return None
         if said.content is None:
             raise EnvironmentProblem(f"task {said.sender} has gone away; Spark starts all tasks of the stage again")
-        if said.content == _BYE:
+        if said.content == BYE:
             self._gone.add(said.sender)
         return said
 
     def leave(self) -> None:
         """Say good-bye, and wait until all have: then nothing that was said is lost."""
-        for other in self._lines:
-            self.say(other, _BYE)
-        while len(self._gone) < len(self._lines):
+        for other in range(self.size):
+            if other != self.task:
+                self.say(other, BYE)
+        while len(self._gone) < self.size - 1:
             self._next(1.0)
         self.close()
 
     def close(self) -> None:
-        for line in self._lines.values():
-            # The thread that listens keeps the line open: without this the others would not hear that it is over.
-            with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
-            line.close()
+        self._lines.close()
 
 
 def _read(line: socket.socket, count: int) -> bytes:
@@ -183,13 +154,6 @@ def _read(line: socket.socket, count: int) -> bytes:
         if not part:
             raise ConnectionError("the line was closed")
         found += part
-    return found
-
-
-def _read_file(file: object, count: int) -> bytes:
-    found: bytes = file.read(count)  # type: ignore[attr-defined]
-    if len(found) < count:
-        raise ConnectionError("the line was closed")
     return found
 
 

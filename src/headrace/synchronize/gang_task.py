@@ -9,9 +9,11 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from headrace.errors import ProgramError
+from headrace.model.pauses import few_pauses
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.mailbox import FIRST, LAST, Events, Key
 from headrace.synchronize.plan import Plan
+from headrace.synchronize.running import ROWS_AT_ONCE
 from headrace.synchronize.tree import TreeTask
 
 _MARK: Final = struct.Struct("<qq")
@@ -50,6 +52,10 @@ class GangTask:
 
     def run(self, events: Iterator[Events]) -> Iterator[pa.RecordBatch]:
         """What the program gave here."""
+        with few_pauses():
+            yield from self._run(events)
+
+    def _run(self, events: Iterator[Events]) -> Iterator[pa.RecordBatch]:
         self._tree.start(self._plan.space.program.init())
         yield from self._work()
         for part in events:
@@ -70,13 +76,18 @@ class GangTask:
         while not self._tree.is_done:
             self._listen(_PATIENCE_S)
             yield from self._work()
+        yield from self._tree.work()
         self._gang.leave()
 
     def run_stretch(self, state: Any, events: Events) -> Iterator[pa.RecordBatch]:
         """What the program gives for events of which none is missing; `state` is that of the root, before and after."""
         self.state = state
+        with few_pauses():
+            yield from self._run_stretch(events)
+
+    def _run_stretch(self, events: Events) -> Iterator[pa.RecordBatch]:
         if 0 in self._tree.nodes:
-            self._tree.start(state)
+            self._tree.start(self.state)
             self._tree.close()
         self._tree.push(0, events)
         self._tree.complete(0, LAST)
@@ -84,6 +95,7 @@ class GangTask:
         while not self._tree.is_closed:
             self._listen(_PATIENCE_S)
             yield from self._work()
+        yield from self._tree.work()
         if 0 in self._tree.nodes:
             self.state = self._tree.state
         self._gang.leave()
@@ -115,7 +127,7 @@ class GangTask:
                 self._gang.say(other, _FRONTIER + _MARK.pack(*self._read[self._gang.task]))
 
     def _work(self) -> Iterator[pa.RecordBatch]:
-        yield from self._tree.work()
+        yield from self._tree.work(ROWS_AT_ONCE)
         self._send()
 
     def _send(self) -> None:

@@ -64,10 +64,11 @@ class Events:
     def is_ordered_after(self, key: Key) -> int | None:
         """The first row that is before the one before it, or before the key; None where there is none."""
         times, ranks = self.times, self.ranks
-        falls = (times[1:] < times[:-1]) | ((times[1:] == times[:-1]) & (ranks[1:] < ranks[:-1]))
         if len(times) and self.key(0) < key:
             return 0
-        found = np.flatnonzero(falls)
+        if (times[1:] > times[:-1]).all():
+            return None
+        found = np.flatnonzero((times[1:] < times[:-1]) | ((times[1:] == times[:-1]) & (ranks[1:] < ranks[:-1])))
         return int(found[0]) + 1 if len(found) else None
 
 
@@ -159,19 +160,17 @@ class ByDependence:
                 return events.key(count)
         return self.frontiers[lane]
 
-    def release(self, limits: Sequence[Key]) -> Events | None:
-        """What is below the limits, in order; None where that is nothing."""
-        found, used = [], []
+    def release(self, limits: Sequence[Key]) -> list[Events]:
+        """What is below the limits, in order."""
+        found: list[Events] = []
+        used: list[int] = []
         for lane, limit in enumerate(limits):
             parts = self._taken(lane, limit)
             found += parts
             used += [lane] if parts else []
-        if not found:
-            return None
-        is_ordered = any(other in self._near[lane] for lane in used for other in used)
-        joined = merged(found, is_ordered)
-        self.rows -= len(joined)
-        return joined
+        self.rows -= sum(map(len, found))
+        is_mixed = any(other in self._near[lane] for lane in used for other in used)
+        return [merged(found)] if is_mixed else found
 
     def _taken(self, lane: int, limit: Key) -> list[Events]:
         held, found = self._held[lane], []

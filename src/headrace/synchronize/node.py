@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.synchronize.mailbox import FIRST, LAST, ByDependence, Events, Key
+from headrace.synchronize.mailbox import FIRST, LAST, ByDependence, Events, Key, merged
 from headrace.synchronize.plan import Member, Plan
 from headrace.synchronize.running import Running
 
@@ -146,14 +146,15 @@ class TreeNode:
         while self.has_state:
             limits = self.lanes.limits([self._outer(lane) for lane in range(len(self._near))])
             ready = self.lanes.release(limits)
-            if ready is not None:
-                self.state = self._running.run(self.state, ready.batch)
-            elif not self.requests or not self._may_answer(*self.requests[0]):
-                return
+            # One call for all columns; to put them together costs more than a second loop over rows.
+            for part in [merged(ready, is_ordered=False)] if ready and self._running.is_columnar else ready:
+                self.state = self._running.run(self.state, part.batch)
             if self.requests and self._may_answer(*self.requests[0]):
                 self.requests.popleft()
                 self._send_up(self.state)
                 self.state, self.has_state = None, False
+            elif not ready:
+                return
 
     def _outer(self, lane: int) -> Key:
         """Up to where what comes from above lets a lane go."""
@@ -199,10 +200,9 @@ class TreeNode:
             key, tag = self.requests.popleft()
             found.append(Item(key, None, tag))
         ready = self.lanes.release([limit] * len(self._near))
-        if ready is not None:
-            found += [
-                Item(ready.key(row), ready.slice(row, row + 1), int(ready.tags[row])) for row in range(len(ready))
-            ]
+        for part in ready:
+            found += [Item(part.key(row), part.slice(row, row + 1), int(part.tags[row])) for row in range(len(part))]
+        if ready:
             found.sort(key=lambda item: item.key)
         self.told = max(self.told, limit)
         self.items.extend(found)

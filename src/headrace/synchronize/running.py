@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from headrace.errors import ProgramError, StageFailed
 from headrace.model.failures import problem_of, shown, stage_failed
 from headrace.synchronize.program import Program
 
-_ROWS_AT_ONCE: Final = 4096
+ROWS_AT_ONCE: Final = 4096
 _MISFITS: Final = (
     pa.ArrowException, TypeError, ValueError, AttributeError, KeyError, IndexError, OverflowError
 )  # fmt: skip
@@ -21,8 +22,8 @@ _MISFITS: Final = (
 def event_type(names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
     """Makes a named tuple of the values of a row. A column whose name is no name in Python is `_3`, by its place."""
     made: Any = namedtuple("Event", list(names), rename=True)  # type: ignore[misc]
-    make: Callable[[Iterable[Any]], Any] = made._make
-    return make
+    # As its `_make`, without a call in Python for each row: it counts the values, and rows of one batch have as many.
+    return partial(tuple.__new__, made)
 
 
 class Running:
@@ -42,21 +43,25 @@ class Running:
 
     def run_rows(self, state: Any, batch: pa.RecordBatch) -> Any:
         """The same with `update` alone: for few events that is several times as fast."""
-        update = self.program.update
-        for event in self.events(batch):
-            try:
-                state, given = update(state, event)
-                if given:
-                    self._rows.extend(given)
-            except Exception as error:
-                raise self._failed("update", error, event) from error
+        update, keep = self.program.update, self._rows.extend
+        for events in self._parts(batch):
+            for event in events:
+                try:
+                    state, given = update(state, event)
+                    if given:
+                        keep(given)
+                except Exception as error:
+                    raise self._failed("update", error, event) from error
+            if len(self._rows) >= ROWS_AT_ONCE:
+                # A long list of rows is what Python looks through for garbage, again and again.
+                self._flush_rows()
         return state
 
     def _run_columns(self, state: Any, batch: pa.RecordBatch) -> Any:
         try:
             state, given = self.program.update_batch(state, batch)  # type: ignore[attr-defined]
         except Exception as error:
-            first = next(iter(self.events(batch.slice(0, 1))), None)
+            first = next((each for events in self._parts(batch.slice(0, 1)) for each in events), None)
             raise self._failed("update_batch", error, first, batch.num_rows) from error
         if given is not None:
             found = self._conforming(given)
@@ -72,10 +77,10 @@ class Running:
         more = f" and the {events - 1} events behind it" if events > 1 else ""
         return stage_failed(self.program.name, error, shown(event) + more)
 
-    def events(self, batch: pa.RecordBatch) -> Iterable[Any]:
-        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            part = batch.slice(start, _ROWS_AT_ONCE)
-            yield from map(self._make, zip(*[column.to_pylist() for column in part.columns], strict=True))
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[Iterable[Any]]:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            part = batch.slice(start, ROWS_AT_ONCE)
+            yield map(self._make, zip(*[column.to_pylist() for column in part.columns], strict=True))
 
     def fork(self, method: str, state: Any, left: Any, right: Any) -> tuple[Any, Any]:
         try:
@@ -90,15 +95,18 @@ class Running:
         except Exception as error:
             raise stage_failed(f"{self.program.name}.{method}", error, f"{shown(left)} and {shown(right)}") from error
 
-    def fetch(self) -> list[pa.RecordBatch]:
-        """What the program gave since the last call."""
+    def fetch(self, least_rows: int = 0) -> list[pa.RecordBatch]:
+        """What the program gave since the last call; nothing, where that is fewer rows."""
+        if len(self._rows) + sum(batch.num_rows for batch in self._batches) < least_rows:
+            return []
         self._flush_rows()
         found, self._batches = self._batches, []
         return found
 
     def _flush_rows(self) -> None:
         if self._rows:
-            rows, self._rows = self._rows, []
+            rows = self._rows.copy()
+            self._rows.clear()
             self._batches.append(rows_to_batch(self.program, rows))
 
     def _conforming(self, batch: Any) -> pa.RecordBatch:

@@ -34,7 +34,11 @@ class TreeTask:
         for member in plan.members:
             if member.task == task:
                 self.nodes[member.number] = self._made(member)
-        self._owner = np.array(plan.owner, np.int64)
+        self._place_of = (np.array(plan.owner, np.int64) * (_MOST_FAMILIES + 1) + self._lane_of).astype(
+            np.uint16 if len(plan.members) * (_MOST_FAMILIES + 1) < 1 << 16 else np.int64
+        )
+        """For each implementation tag, its worker and its family there. NumPy sorts 16-bit numbers by radix, many times
+        faster than others."""
         self._inbox: deque[Message] = deque()
         self._leaf_inbox: deque[Message] = deque()
         """Messages for leaves here, which wait until no other worker here has any: those have others that wait."""
@@ -89,11 +93,10 @@ class TreeTask:
         """Events of a source for workers here. Raises OrderBroken where they go back in time."""
         if not len(events):
             return
-        places = self._owner[events.tags] * (_MOST_FAMILIES + 1) + self._lane_of[events.tags]
+        places = self._place_of[events.tags]
         cuts = np.flatnonzero(places[1:] != places[:-1]) + 1
         if len(cuts) > _FEW_RUNS:
-            # NumPy sorts 16-bit numbers by radix, many times faster than others.
-            order = np.argsort(places.astype(np.uint16) if places.max() < 1 << 16 else places, kind="stable")
+            order = np.argsort(places, kind="stable")
             events, places = events.take(order), places[order]
             cuts = np.flatnonzero(places[1:] != places[:-1]) + 1
         # Where there are long runs of one worker, as where barriers are rare, nothing is copied.
@@ -127,8 +130,8 @@ class TreeTask:
 
     # -------------------------------------------------------------------- work
 
-    def work(self) -> list[pa.RecordBatch]:
-        """All that can be done. Gives what the program gave."""
+    def work(self, least_rows: int = 0) -> list[pa.RecordBatch]:
+        """All that can be done. Gives what the program gave, if that is so many rows by now."""
         for node in self.nodes.values():
             self._work(node)
         while self._inbox or self._leaf_inbox:
@@ -139,7 +142,7 @@ class TreeTask:
             # Messages that came together for one worker are worked on together.
             if not inbox or inbox[0].to != message.to:
                 self._work(node)
-        return self._running.fetch()
+        return self._running.fetch(least_rows)
 
     def _work(self, node: TreeNode) -> None:
         if self.outbox and self.flush is not None and node.member.children is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,8 @@ import pytest
 
 from headrace.errors import EnvironmentProblem
 from headrace.spark import gang as module
-from headrace.spark.gang import Gang, Said
+from headrace.spark.gang import Gang
+from headrace.spark.lines import Lines, Said
 
 _HERE = "127.0.0.1"
 _SECRET = b"s" * 32
@@ -100,12 +102,73 @@ def test_nothing_said_is_nothing_heard(gangs: Callable[[int], list[Gang]]) -> No
     assert one.hear(0.01) is None
 
 
-def test_big_messages_both_ways_do_not_wait_for_each_other(gangs: Callable[[int], list[Gang]]) -> None:
-    """Far more than any buffer of a socket, and nobody listens before all is said."""
+@pytest.mark.parametrize("size", [2, 3])
+def test_big_messages_both_ways_do_not_wait_for_each_other(gangs: Callable[[int], list[Gang]], size: int) -> None:
+    """Far more than any buffer of a socket, in a circle, and nobody wants to hear before all of its own is said."""
+    members = gangs(size)
+    big = bytes(range(256)) * (32 << 10)
+
+    def talk(gang: Gang) -> list[bytes | None]:
+        gang.say((gang.task + 1) % size, big, b"and", big)
+        return [said.content for said in _heard(gang, 3)]
+
+    for heard in _together(*[lambda gang=gang: talk(gang) for gang in members]):
+        assert heard == [big, b"and", big]
+
+
+def test_one_that_waits_to_write_hears_of_one_that_goes_away(gangs: Callable[[int], list[Gang]]) -> None:
+    """It says more than the other ever reads."""
     one, two = gangs(2)
-    big = bytes(8 << 20)
-    _together(lambda: one.say(1, big, big), lambda: two.say(0, big, big))
-    assert [len(said.content or b"") for gang in (one, two) for said in _heard(gang, 2)] == [len(big)] * 4
+    before, big = threading.Event(), bytes(64 << 20)
+
+    def go() -> None:
+        before.wait(_LONG_S)
+        two.close()
+
+    def talk() -> None:
+        before.set()
+        one.say(1, big)
+        one.hear(_LONG_S)
+
+    with pytest.raises(EnvironmentProblem, match="task 1 has gone away"):
+        _together(go, talk)
+
+
+def test_one_that_said_good_bye_hears_what_is_said_to_it_until_all_have(gangs: Callable[[int], list[Gang]]) -> None:
+    """Also where it is far more than any buffer of a socket."""
+    one, two = gangs(2)
+    left, big = threading.Event(), bytes(8 << 20)
+
+    def leave() -> None:
+        one.leave()
+        left.set()
+
+    thread = threading.Thread(target=leave, daemon=True)
+    thread.start()
+    assert two.hear(0.05) is None
+    two.say(0, big)
+    assert not left.is_set()
+    two.leave()
+    thread.join(_LONG_S)
+    assert left.is_set()
+
+
+def test_a_message_in_pieces_is_heard_when_it_is_whole() -> None:
+    """However the bytes of the line are cut."""
+    contents = [b"a", bytes(1000), b"last"]
+    stream = b"".join(struct.pack("<I", len(content)) + content for content in contents)
+    for size in (1, 3, 4, 5, 1004, len(stream)):
+        near, far = socket.socketpair()
+        lines, heard = Lines({7: near}), list[Said]()
+        for start in range(0, len(stream), size):
+            far.sendall(stream[start : start + size])
+            while (said := lines.hear(0)) is not None:
+                heard.append(said)
+        assert heard == [Said(7, content) for content in contents]
+        assert lines.hear(0.001) is None
+        far.close()
+        assert lines.hear(_LONG_S) == Said(7, None)
+        lines.close()
 
 
 def test_who_leaves_waits_for_the_others_and_loses_nothing(gangs: Callable[[int], list[Gang]]) -> None:
