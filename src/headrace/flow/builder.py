@@ -85,7 +85,7 @@ class Stream:
                       of labels where they rise
         `agents`      how many tasks share the tracking
         `flush_s`     how long reports are gathered: longer is less traffic and later notices. A worker that takes
-                      more than 32 records in that time gathers for eight times as long
+                      more than 32 records in that time, for 16 times as long, gathers for eight times as long
 
         A class of `hr.Stage` has `on_ended(substream)`, `flow.keyed` has `on_ended=`; `flow.ends` gives them as
         records.

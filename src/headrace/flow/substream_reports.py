@@ -21,9 +21,12 @@ from headrace.track.reports import TaskSaid
 _MOST_ROWS: Final = 1 << 14
 """Noted records are kept until they are folded: so many at most."""
 _BUSY_RECORDS: Final = 32
-"""A worker that takes so many records in `flush_s` has much to do."""
+"""A worker that takes so many records in each `flush_s` has much to do."""
 _BUSY_FLUSHES: Final = 8
 """It gathers for so many times as long: a report of few rows costs it a third of a millisecond."""
+_WATCHED_FLUSHES: Final = 16
+"""Over so many it is judged: what comes all at once, as at the end of a window, is soon done, and then waited for."""
+_LEAST_FLUSH_S: Final = 0.001
 
 
 class SubstreamReports:
@@ -39,8 +42,9 @@ class SubstreamReports:
         self._again: list[TaskSaid] = []
         self._all_tasks = tasks
         self._began_s: float | None = None
-        self._sent_s, self._records_sent = -math.inf, 0
-        """When it last reported, and how many records its tasks had taken by then."""
+        self._sent_s = -math.inf
+        self._judged_s, self._records_judged, self._is_busy = 0.0, 0, False
+        """Had it much to do, when that was last looked at, and how many records its tasks had taken by then."""
         self._now = 0.0
         self._beaten = NO_TIME
         self.coarse = NO_TIME
@@ -54,6 +58,7 @@ class SubstreamReports:
     def look(self, now_s: float, wall_s: float) -> None:
         """At the clocks."""
         self._now = now_s
+        self._judge()
         if self._region is not None and self._region.tracking.needs_clock:
             self.coarse = math.ceil(wall_s / self._region.tracked.slack_s)
 
@@ -76,8 +81,7 @@ class SubstreamReports:
             self._began_s = None
             return []
         self._began_s = self._now if self._began_s is None else self._began_s
-        waited_s, flush_s = self._now - self._began_s, self._region.tracked.flush_s
-        if waited_s < flush_s or waited_s < flush_s * self._patience(1):
+        if self._now - self._began_s < self._region.tracked.flush_s * self._patience(1):
             return []
         return self._said([name for name in self._tasks if self._is_due(name)])
 
@@ -105,17 +109,18 @@ class SubstreamReports:
             return self._said([name for name in self._tasks if self._is_due(name)])
         return []
 
+    def _judge(self) -> None:
+        if self._region is None or not self._tasks:
+            return
+        flushes = (self._now - self._judged_s) / max(self._region.tracked.flush_s, _LEAST_FLUSH_S)
+        if flushes >= _WATCHED_FLUSHES:
+            records = sum([task.records_in for task in self._all_tasks.values()])
+            self._is_busy = records - self._records_judged >= _BUSY_RECORDS * flushes
+            self._judged_s, self._records_judged = self._now, records
+
     def _patience(self, flushes: int) -> int:
         """So many flushes, or more where there is much to do."""
-        assert self._region is not None
-        waited_s, flush_s = self._now - self._sent_s, self._region.tracked.flush_s
-        if waited_s < flush_s * flushes:
-            return flushes
-        is_busy = (self._records() - self._records_sent) * flush_s >= _BUSY_RECORDS * waited_s
-        return _BUSY_FLUSHES if is_busy else flushes
-
-    def _records(self) -> int:
-        return sum([task.records_in for task in self._all_tasks.values()])
+        return _BUSY_FLUSHES if self._is_busy else flushes
 
     def asked(self) -> list[Effect]:
         """It is to be known whether all has been said."""
@@ -145,7 +150,7 @@ class SubstreamReports:
         )
 
     def _said(self, names: list[str], is_asked: bool = False) -> list[Effect]:
-        self._began_s, self._sent_s, self._records_sent = None, self._now, self._records()
+        self._began_s, self._sent_s = None, self._now
         tasks = [self._tasks[name].tracking for name in names if not self._tasks[name].finished]
         return self._sent([tracking.said() for tracking in tasks if tracking is not None], is_asked)
 
