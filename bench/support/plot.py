@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 _OURS: Final = "#0f766e"
@@ -18,9 +19,10 @@ _INK: Final = "#292524"
 _SOFT: Final = "#78716c"
 _BAR_INCHES: Final = 0.42
 _HEAD_INCHES: Final = 1.9
-_CHART_INCHES: Final = 4.2
+_CHART_INCHES: Final = 3.9
+_NAME_INCHES: Final = 0.19
 _MOST_MARKS: Final = 60
-_TITLE_LETTERS: Final = 34
+_TITLE_LETTERS: Final = 54
 _MOST_RATIOS: Final = 12
 _RATIO_LETTERS: Final = 100
 _LINES: Final = ("#a8a29e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7e22ce")
@@ -32,19 +34,24 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     unit = max(dict.fromkeys(units), key=units.count, default="")
     bars = [figure for figure in report["figures"] if figure["unit"] == unit and figure["value"] > 0]
     charts = report.get("charts", [])
-    height, chart_rows = _HEAD_INCHES + _BAR_INCHES * max(1, len(bars)), -(-len(charts) // 2)
-    picture = Figure(figsize=(11, height + _CHART_INCHES * chart_rows), dpi=110, facecolor="white")
+    rows = [charts[start : start + 2] for start in range(0, len(charts), 2)]
+    heights = [_HEAD_INCHES + _BAR_INCHES * max(1, len(bars)), *map(_row_inches, rows)]
+    picture = Figure(
+        figsize=(11, sum(heights)), dpi=110, facecolor="white", layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1)
+    )
     FigureCanvasAgg(picture)
-    grid = picture.add_gridspec(1 + chart_rows, 2, height_ratios=[height, *[_CHART_INCHES] * chart_rows])
-    axes = picture.add_subplot(grid[0, :])
-    for number, chart in enumerate(charts):
-        alone = number == len(charts) - 1 and number % 2 == 0
-        _draw_chart(picture.add_subplot(grid[1 + number // 2, slice(None) if alone else number % 2]), chart)
+    # Each row is laid out for itself: long names of bars do not push charts aside.
+    top, *below = picture.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat
+    axes = top.subplots()
+    for part, row in zip(below, rows, strict=True):
+        for each, chart in zip(part.subplots(1, len(row), squeeze=False).flat, row, strict=True):
+            _draw_chart(each, chart)
     values = [bar["value"] for bar in bars]
     colours = [_OURS if "headrace" in bar["system"].lower() else _THEIRS for bar in bars]
     labels = [f"{bar['system']}, {bar['figure']}" for bar in bars]
     axes.barh(range(len(bars)), values, color=colours, height=0.68)
     axes.set_yticks(range(len(bars)), labels, fontsize=10, color=_INK)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     if values:
         axes.set_xscale("log")
@@ -61,10 +68,14 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     # Those that have targets, where there are many.
     shown = report["ratios"] if len(report["ratios"]) <= _MOST_RATIOS else report["targets"]
     ratios = ",  ".join(f"{name} {report['ratios'][name]:.3g}" for name in shown)
-    picture.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=_INK)
-    axes.set_title(f"\n\n{textwrap.fill(ratios, _RATIO_LETTERS)}", loc="right", fontsize=9.5, color=_SOFT)
-    picture.tight_layout()
+    top.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=_INK)
+    axes.set_title(textwrap.fill(ratios, _RATIO_LETTERS), loc="right", fontsize=9.5, color=_SOFT)
     picture.savefig(path)
+
+
+def _row_inches(charts: Sequence[Mapping[str, Any]]) -> float:
+    """A chart, and below it the names of its lines."""
+    return _CHART_INCHES + _NAME_INCHES * max(len(chart["lines"]) for chart in charts)
 
 
 def _draw_chart(axes: Any, chart: Mapping[str, Any]) -> None:
@@ -97,7 +108,7 @@ def _draw_chart(axes: Any, chart: Mapping[str, Any]) -> None:
     axes.tick_params(colors=_SOFT, labelsize=9)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8.5, frameon=False)
+    axes.legend(fontsize=8.5, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16), borderaxespad=0)
 
 
 def short(value: float) -> str:
