@@ -29,6 +29,11 @@ _UNANSWERED_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
+_HUNG_S: Final = 300.0
+"""One that is at the same thing for so long is replaced: it may be waiting for something that never comes."""
+_MOST_HUNG: Final = 3
+"""Within the window: then what makes it wait is still there, and the flow ends."""
+_HUNG_WINDOW_S: Final = 4 * _HUNG_S
 _ABSENT_S: Final = 10.0
 """For a worker that does not start for so long, others speak."""
 _BEATS_S: Final = 5.0
@@ -56,6 +61,7 @@ class Coordinator:
         self._now = 0.0
         self._told_at = 0.0
         self._restarts: list[float] = []
+        self._hung: list[float] = []
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
         self._probe = Probe()
@@ -169,12 +175,15 @@ class Coordinator:
             return []
         if "failed" in message:
             return self._finish(message["failed"]["message"], message["failed"])
+        if "busy" in message:
+            return self._busy(message["worker"], seen, message["busy"])
         if "restoring" in message:
             seen.heard_at, seen.is_restoring = self._now, True
             for name in self.assignment[message["worker"]]:
                 self._keep_from.pop(name, None)
             return []
         seen.heard_at, seen.is_up, seen.is_restoring, seen.report = self._now, True, False, message
+        seen.busy = None
         effects = self._truncations(message)
         if message.get("probe") == self._probe.number:
             self._probe.answers[message["worker"]] = message["tasks"]
@@ -186,6 +195,23 @@ class Coordinator:
             self._stopping = "leave"
             effects.append(Tell({"say": "leave"}))
         return [*effects, *self._move()]
+
+    def _busy(self, worker: int, seen: Seen, busy: Mapping[str, Any]) -> list[CoordinatorEffect]:
+        """It is at work, and not dead. What takes it long may never end."""
+        seen.heard_at, seen.busy = self._now, busy
+        if self._stopping == "leave":
+            seen.has_left = True
+            return [CancelWorker(worker, seen.epoch), *self._finished_if_left()]
+        if busy["for_s"] < _HUNG_S:
+            return []
+        self._hung = [*(at for at in self._hung if self._now - at < _HUNG_WINDOW_S), self._now]
+        problem = f"task {busy['task']} was at one thing for {busy['for_s']:.0f} seconds"
+        if len(self._hung) >= _MOST_HUNG:
+            return self._finish(
+                f"{problem}, for the third time within {_HUNG_WINDOW_S / 60:.0f} minutes: its stage hangs, or is slow; "
+                f"give what it waits for a time limit, or let it take less at a time: flow.start(..., batch_records=)"
+            )
+        return [CancelWorker(worker, seen.epoch), *self._restart(worker, problem)]
 
     def _move(self) -> list[CoordinatorEffect]:
         """Copies that share a host part, one worker at a time: the others serve meanwhile."""
@@ -357,6 +383,7 @@ class Coordinator:
                     "pid": None if seen.report is None else seen.report.get("pid"),
                     "host": None if seen.report is None else seen.report.get("host"),
                     "tasks": list(self.assignment[worker]),
+                    "busy": None if seen.busy is None else f"{seen.busy['task']} for {seen.busy['for_s']:.0f} s",
                 }
                 for worker, seen in self._workers.items()
             },

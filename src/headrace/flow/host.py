@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.errors import HeadraceError, QueueUnreachable
+from headrace.flow.busy import BusyVoice
 from headrace.flow.copies import copy_of
 from headrace.flow.effects import (
     Acknowledge,
@@ -53,6 +54,11 @@ as much as frames of hundreds, and a task that is behind could never catch up wi
 FEW_RECORDS: Final = 64
 _FRAMES_AT_ONCE: Final = 256
 """What came is worked off in so many frames at a time, so that the first need not wait for the last."""
+_FEW_BYTES: Final = 64 << 10
+_MOST_BYTES: Final = 4 << 20
+"""Of each queue that it takes at a time: between, a worker commits, and hears what it is told."""
+_LONG_S: Final = 0.5
+"""What takes longer is more than it should take at a time: a stage may be slow."""
 _PATIENCE_COMMITS: Final = 1.5
 """After how many commits in which nothing leaves a queue it is taken to be stuck."""
 BATCH_RECORDS: Final = 4096
@@ -111,7 +117,11 @@ def run_worker(setup: WorkerSetup) -> None:
 
 def _tell_failure(setup: WorkerSetup, error: HeadraceError) -> None:
     told = {"type": type(error).__name__, "message": str(error)}
-    message = {"worker": setup.worker, "epoch": setup.epoch, "failed": told}
+    _tell(setup, {"worker": setup.worker, "epoch": setup.epoch, "failed": told})
+
+
+def _tell(setup: WorkerSetup, message: dict[str, Any]) -> None:
+    """The coordinator, with a writer of its own."""
     with setup.queues.writer() as writer:
         writer.append(report_queue(setup.graph.name), [frames.encode(frames.control(setup.worker, 0, message))])
         writer.sync([report_queue(setup.graph.name)])
@@ -159,6 +169,8 @@ class Host:
         self._saves: list[tuple[Save, Future[None]]] = []
         self._looks: list[tuple[str, Future[Mapping[str, Any] | None]]] = []
         self._ticked_at = 0.0
+        self._most_bytes = _FEW_BYTES
+        self._busy = BusyVoice(self._say_busy)
         region = self._plan.region
         self._tick_s = _TICK_S if region is None else min(_TICK_S, max(region.tracked.flush_s, 0.001))
         if setup.graph.agreement != "queue":
@@ -217,6 +229,7 @@ class Host:
         self._reader.wake()
 
     def close(self) -> None:
+        self._busy.close()
         self._saver.shutdown(wait=True)
         for reader in self._sources.values():
             reader.close()
@@ -257,7 +270,9 @@ class Host:
             if asleep_until > now:
                 waits = min(waits, asleep_until - now)
                 continue
+            self._busy.begin(task)
             feed = self._sources[task].poll(self._setup.batch_records)
+            self._busy.end()
             if feed is None:
                 due = self._sources[task].due_s()
                 self._asleep[task] = now + due
@@ -270,8 +285,9 @@ class Host:
     def _take(self, full: list[str], waits_s: float) -> None:
         control = control_queue(self._flow)
         found: dict[str, list[Entry]] = {}
-        for entry in self._reader.poll([*self._worker.inboxes(full), control], waits_s):
+        for entry in self._reader.poll([*self._worker.inboxes(full), control], waits_s, self._most_bytes):
             found.setdefault(entry.queue, []).append(entry)
+        began = time.monotonic()
         for entry in found.pop(control, ()):
             message = frames.decode(entry.frame).message
             if message is not None:
@@ -281,10 +297,21 @@ class Host:
                 if at:
                     self._tick()
                 self._give(Arrived(queue, entries[at : at + _FRAMES_AT_ONCE]))
+        took_s = time.monotonic() - began
+        wanted = self._most_bytes * (_LONG_S / took_s if took_s > _LONG_S else 2)
+        self._most_bytes = min(_MOST_BYTES, max(1, int(wanted)))
 
     def _give(self, stimulus: Stimulus) -> None:
+        if isinstance(stimulus, Arrived | Fed):
+            self._busy.begin(self._worker.task_of(stimulus))
         for effect in self._worker.on(stimulus):
             self._act(effect)
+        self._busy.end()
+
+    def _say_busy(self, busy: Mapping[str, Any]) -> None:
+        # With a writer of its own: the worker's is at work, and belongs to its thread.
+        message = {"worker": self._setup.worker, "epoch": self._setup.epoch, "busy": busy}
+        _tell(self._setup, message)
 
     def _act(self, effect: Effect) -> None:
         if isinstance(effect, Append):

@@ -18,6 +18,8 @@ class Seen:
     has_left: bool = False
     is_restoring: bool = False
     """It reads commits: the queues keep what it may want to read next."""
+    busy: Mapping[str, Any] | None = None
+    """The `task` that it is at, and `for_s`: since when; where that takes long."""
     finished: frozenset[str] = frozenset()
     """What of its tasks is finished, and safe."""
 

@@ -36,6 +36,8 @@ from headrace.flow.task import Task
 
 _ALONE_S: Final = 120.0
 """A worker that hears nothing of its coordinator for so long is an orphan, and leaves."""
+_LISTENED_S: Final = 1.0
+"""More than that between two looks at the clock it was at work, and did not listen."""
 _KEPT: Final = 3
 """How many commits back a task can be started from."""
 _MOST_SILENT_BYTES: Final = 64 << 20
@@ -94,7 +96,7 @@ class Worker:
         self._reports = SubstreamReports(plan, self.tasks)
         self._reported_at = 0.0
         self._beaten_at = 0.0
-        self._heard_at: float | None = None
+        self._unheard_s, self._looked_at = 0.0, 0.0
         self._now = 0.0
         self._hurry = False
         self._paused = False
@@ -148,6 +150,13 @@ class Worker:
         """Of its queues; of the beats none, which are read from where they end."""
         return {queue: position for task in self.tasks.values() for queue, position in task.positions.items()}
 
+    def task_of(self, stimulus: Arrived | Fed) -> str:
+        """Whose it is."""
+        if isinstance(stimulus, Fed):
+            return stimulus.task
+        task = self._by_inbox.get(stimulus.queue)
+        return stimulus.queue if task is None else task.name
+
     @property
     def records_in(self) -> int:
         return sum(task.records_in for task in self.tasks.values())
@@ -171,11 +180,10 @@ class Worker:
         if isinstance(stimulus, Looked):
             return self._looked(stimulus)
         if isinstance(stimulus, Ticked):
-            if self._heard_at is None:
-                self._heard_at = stimulus.now_s
-            is_alone = stimulus.now_s - self._heard_at > _ALONE_S
+            self._unheard_s += min(stimulus.now_s - self._looked_at, _LISTENED_S)
+            self._looked_at = stimulus.now_s
             self._reports.look(stimulus.now_s, stimulus.now_s if stimulus.wall_s is None else stimulus.wall_s)
-            return [Leave()] if is_alone else self._ticked(stimulus.now_s)
+            return [Leave()] if self._unheard_s > _ALONE_S else self._ticked(stimulus.now_s)
         assert isinstance(stimulus, Told)
         return self._told(stimulus.message)
 
@@ -231,7 +239,7 @@ class Worker:
         say = message["say"]
         if message.get("before", self.epoch + 1) <= self.epoch:
             return []
-        self._heard_at = None  # from the next look at the clock on
+        self._unheard_s = 0.0
         if say == "alive":
             return []
         if say == "pause":
