@@ -88,7 +88,8 @@ class Figures:
         now = time.monotonic()
         up = sum(worker["up"] for worker in status["workers"].values())
         restarts = f", {status['restarts']} restarts" if status["restarts"] else ""
-        title = f"{status['flow']}: {status['state']}, {up} of {len(status['workers'])} workers up{restarts}"
+        busy = "".join(f", busy: {worker['busy']}" for worker in status["workers"].values() if worker["busy"])
+        title = f"{status['flow']}: {status['state']}, {up} of {len(status['workers'])} workers up{restarts}{busy}"
         table = Table("stage", "tasks", "in", "out", "in a second", "waiting", title=title, box=None)
         table.title_justify = "left"
         for column in table.columns[1:]:

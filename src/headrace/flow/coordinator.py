@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace.flow.copies import Replication, copy_of, task_of
+from headrace.flow.deaths import HUNG_S, Deaths
 from headrace.flow.effects import (
     CancelWorker,
     CoordinatorEffect,
@@ -29,17 +30,10 @@ _UNANSWERED_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
-_HUNG_S: Final = 300.0
-"""One that is at the same thing for so long is replaced: it may be waiting for something that never comes."""
-_MOST_HUNG: Final = 3
-"""Within the window: then what makes it wait is still there, and the flow ends."""
-_HUNG_WINDOW_S: Final = 4 * _HUNG_S
 _ABSENT_S: Final = 10.0
 """For a worker that does not start for so long, others speak."""
 _BEATS_S: Final = 5.0
 """How often beats that all have read are let go."""
-_MOST_RESTARTS: Final = 20
-_RESTART_WINDOW_S: Final = 60.0
 
 
 class Coordinator:
@@ -60,8 +54,7 @@ class Coordinator:
         self._workers: dict[int, Seen] = {}
         self._now = 0.0
         self._told_at = 0.0
-        self._restarts: list[float] = []
-        self._hung: list[float] = []
+        self._deaths = Deaths()
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
         self._probe = Probe()
@@ -115,13 +108,9 @@ class Coordinator:
         return self._restart(exited.worker, exited.problem)
 
     def _restart(self, worker: int, problem: str | None) -> list[CoordinatorEffect]:
-        self._restarts = [at for at in self._restarts if self._now - at < _RESTART_WINDOW_S]
-        self._restarts.append(self._now)
-        if len(self._restarts) > _MOST_RESTARTS:
-            return self._finish(
-                f"workers died {len(self._restarts)} times within {_RESTART_WINDOW_S:.0f} seconds; the last one said: "
-                f"{problem or 'nothing'}"
-            )
+        too_much = self._deaths.died(self._now, problem)
+        if too_much is not None:
+            return self._finish(too_much)
         self._probe = Probe(self._probe.number + 1)
         self._workers[worker].is_up = False
         return [*self._pass_voices(self.assignment[worker]), self._start(worker)]
@@ -175,6 +164,9 @@ class Coordinator:
             return []
         if "failed" in message:
             return self._finish(message["failed"]["message"], message["failed"])
+        if "raised" in message:
+            too_much = self._deaths.raised(self._now, message["raised"])
+            return [] if too_much is None else self._finish(too_much)
         if "busy" in message:
             return self._busy(message["worker"], seen, message["busy"])
         if "restoring" in message:
@@ -202,15 +194,12 @@ class Coordinator:
         if self._stopping == "leave":
             seen.has_left = True
             return [CancelWorker(worker, seen.epoch), *self._finished_if_left()]
-        if busy["for_s"] < _HUNG_S:
+        if busy["for_s"] < HUNG_S:
             return []
-        self._hung = [*(at for at in self._hung if self._now - at < _HUNG_WINDOW_S), self._now]
+        too_much = self._deaths.hung(self._now, busy)
+        if too_much is not None:
+            return self._finish(too_much)
         problem = f"task {busy['task']} was at one thing for {busy['for_s']:.0f} seconds"
-        if len(self._hung) >= _MOST_HUNG:
-            return self._finish(
-                f"{problem}, for the third time within {_HUNG_WINDOW_S / 60:.0f} minutes: its stage hangs, or is slow; "
-                f"give what it waits for a time limit, or let it take less at a time: flow.start(..., batch_records=)"
-            )
         return [CancelWorker(worker, seen.epoch), *self._restart(worker, problem)]
 
     def _move(self) -> list[CoordinatorEffect]:
@@ -390,6 +379,6 @@ class Coordinator:
             "tasks": dict(self.reports()),
             "copies": self.copies(),
             "notes": list(self._placing.notes),
-            "restarts": len(self._restarts),
+            "restarts": self._deaths.count,
             "stopping": self._stopping,
         }

@@ -42,6 +42,7 @@ from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.rooms import Rooms
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
+from headrace.model.failures import place_of, problem_of
 from headrace.model.pauses import few_pauses
 from headrace.queues.protocol import Entry, Queues
 
@@ -113,6 +114,12 @@ def run_worker(setup: WorkerSetup) -> None:
         with suppress(HeadraceError):
             _tell_failure(setup, error)
         raise
+    except (Exception, SystemExit) as error:
+        # Another try may help. If not, this is what there is to be said.
+        raised = f"{problem_of(error)} ({place_of(error)})"
+        with suppress(HeadraceError):
+            _tell(setup, {"worker": setup.worker, "epoch": setup.epoch, "raised": raised})
+        raise
 
 
 def _tell_failure(setup: WorkerSetup, error: HeadraceError) -> None:
@@ -125,6 +132,12 @@ def _tell(setup: WorkerSetup, message: dict[str, Any]) -> None:
     with setup.queues.writer() as writer:
         writer.append(report_queue(setup.graph.name), [frames.encode(frames.control(setup.worker, 0, message))])
         writer.sync([report_queue(setup.graph.name)])
+
+
+def fitting(most_bytes: int, took_s: float) -> int:
+    """How much to take at a time, where so much took so long: twice as much, or what fits into `_LONG_S`."""
+    wanted = most_bytes * (_LONG_S / took_s if took_s > _LONG_S else 2)
+    return min(_MOST_BYTES, max(1, int(wanted)))
 
 
 class Host:
@@ -297,9 +310,7 @@ class Host:
                 if at:
                     self._tick()
                 self._give(Arrived(queue, entries[at : at + _FRAMES_AT_ONCE]))
-        took_s = time.monotonic() - began
-        wanted = self._most_bytes * (_LONG_S / took_s if took_s > _LONG_S else 2)
-        self._most_bytes = min(_MOST_BYTES, max(1, int(wanted)))
+        self._most_bytes = fitting(self._most_bytes, time.monotonic() - began)
 
     def _give(self, stimulus: Stimulus) -> None:
         if isinstance(stimulus, Arrived | Fed):

@@ -14,7 +14,7 @@ _NOT_THEIRS: Final = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib
 
 
 def stage_failed(stage: str, error: Exception, record: str) -> StageFailed:
-    return StageFailed(stage, problem_of(error), record, _place(error))
+    return StageFailed(stage, problem_of(error), record, place_of(error))
 
 
 def problem_of(error: BaseException) -> str:
@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """The innermost line that is the user's: not ours, not of an installed package."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if not f.filename.startswith(_NOT_THEIRS) and "site-packages" not in f.filename]

@@ -5,7 +5,18 @@ from __future__ import annotations
 import headrace as hr
 from headrace.flow.builder import Flow
 from headrace.flow.coordinator import Coordinator
-from headrace.flow.effects import CancelWorker, Exited, Finish, Reported, StartWorker, StopAsked, Tell, Ticked, Truncate
+from headrace.flow.effects import (
+    CancelWorker,
+    CoordinatorEffect,
+    Exited,
+    Finish,
+    Reported,
+    StartWorker,
+    StopAsked,
+    Tell,
+    Ticked,
+    Truncate,
+)
 from headrace.flow.placing import shared_out
 from headrace.flow.plan import make_plan
 
@@ -116,6 +127,68 @@ def test_a_worker_that_is_silent_while_all_leave_does_not_hold_up_the_end() -> N
     if not any(isinstance(effect, Finish) for effect in effects):
         effects = [*script.report(1), *script.on(Ticked(31.5)), *script.report(1)]
     assert any(effect == Tell({"say": "leave"}) or isinstance(effect, Finish) for effect in effects)
+
+
+def _busy(script: Script, worker: int, for_s: float) -> list[CoordinatorEffect]:
+    about = {"task": "out.0", "for_s": for_s}
+    return script.on(Reported({"worker": worker, "epoch": script.epochs[worker], "busy": about}))
+
+
+def test_a_worker_that_is_at_one_thing_for_long_is_not_dead() -> None:
+    script = Script(plan_of())
+    for worker in (0, 1):
+        script.report(worker)
+    for moment in range(2, 200, 2):
+        script.report(0)
+        assert script.on(Ticked(float(moment))) in ([], [Tell({"say": "alive"})])
+        assert _busy(script, 1, float(moment)) == []
+    assert script.machine.status()["workers"][1]["busy"] == "out.0 for 198 s"
+    assert script.machine.status()["restarts"] == 0
+    script.report(1)
+    assert script.machine.status()["workers"][1]["busy"] is None
+
+
+def test_a_stage_that_hangs_is_tried_again_and_then_named() -> None:
+    script = Script(plan_of())
+    for epoch in (102, 103):
+        script.report(1)
+        assert _busy(script, 1, 299.0) == []
+        assert _busy(script, 1, 301.0) == [CancelWorker(1, epoch), StartWorker(1, epoch + 1, ("out.0",))]
+        assert _busy(script, 1, 1.0) == []
+    *_, finish = _busy(script, 1, 301.0)
+    assert isinstance(finish, Finish)
+    assert str(finish.problem).startswith("task out.0 was at one thing for 301 seconds, for the third time")
+
+
+def test_stages_that_hang_now_and_then_do_not_end_the_flow() -> None:
+    script = Script(plan_of())
+    for time in range(10):
+        script.on(Ticked(time * 700.0))
+        script.report(1)
+        assert isinstance(_busy(script, 1, 301.0)[-1], StartWorker)
+
+
+def test_who_is_busy_while_all_leave_is_not_waited_for() -> None:
+    script = Script(plan_of())
+    for worker in (0, 1):
+        script.report(worker)
+    script.on(StopAsked(drain=False))
+    script.on(Exited(0, 101))
+    assert _busy(script, 1, 2.0) == [CancelWorker(1, 102), Finish(None, {})]
+
+
+def test_the_same_exception_three_times_ends_the_flow_and_is_told() -> None:
+    script, problem = Script(plan_of()), "KeyError: 'x' (a.py, line 3, in f)"
+
+    def dies(said: str) -> list[CoordinatorEffect]:
+        told = script.on(Reported({"worker": 1, "epoch": script.epochs[1], "raised": said}))
+        return told or script.on(Exited(1, script.epochs[1], said))
+
+    for said in (problem, "OSError: away (b.py, line 1, in g)", problem):
+        assert isinstance(dies(said)[-1], StartWorker)
+    finish = dies(problem)[-1]
+    assert isinstance(finish, Finish)
+    assert finish.problem == f"workers were started again, and raised the same 3 times: {problem}"
 
 
 # ------------------------------------------------------------------ truncation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -259,16 +260,24 @@ def test_workers_of_a_driver_that_died_leave_when_another_one_starts() -> None:
     assert _kinds(worker.on(Told({"say": "leave", "before": 8}))) == ["Report", "Leave"]
 
 
+def _left_at(worker: Worker, moments: Iterable[float]) -> float | None:
+    """When it leaves, of these moments."""
+    return next((moment for moment in moments if "Leave" in _kinds(worker.on(Ticked(float(moment))))), None)
+
+
 def test_an_orphan_leaves() -> None:
     worker = _worker()
     worker.on(Told({"say": "begin"}))
     worker.on(Told({"say": "commit", "probe": 1}))
-    assert "Leave" not in _kinds(worker.on(Ticked(1000.0)))
-    assert "Leave" not in _kinds(worker.on(Ticked(1119.0)))
+    assert _left_at(worker, range(1000, 1120)) is None
     assert worker.on(Told({"say": "alive"})) == []
-    assert "Leave" not in _kinds(worker.on(Ticked(1130.0)))
-    assert "Leave" not in _kinds(worker.on(Ticked(1249.0)))
-    assert _kinds(worker.on(Ticked(1251.0))) == ["Leave"]
+    assert _left_at(worker, range(1120, 1300)) == 1240
+
+
+def test_who_was_at_work_for_long_is_no_orphan() -> None:
+    worker = _worker()
+    worker.on(Told({"say": "begin"}))
+    assert _left_at(worker, [1.0, 500.0, 1000.0, 1500.0]) is None, "what was said meanwhile it has yet to hear"
 
 
 def test_a_pause_is_of_sources_alone() -> None:
