@@ -354,6 +354,8 @@ class Task:
         for output, batch in outputs:
             if not batch.num_rows:
                 continue
+            if self.tracking is not None:
+                self.tracking.gave(node.name, output, batch)
             for consumer, wanted in self._fused[node.name]:
                 if wanted == output:
                     self._run(consumer, batch)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import FlowError, SubstreamBroken
 from headrace.flow.charging import Region
+from headrace.flow.first_labels import first_labels
 from headrace.flow.operators import Operator, Outputs, Wrapped
 from headrace.flow.plan import Edge, Plan, TaskPlan
 from headrace.flow.regions import opens_at
@@ -40,12 +41,13 @@ class TaskTracking:
         head = plan.graph.node(vertex)
         self.is_source = head.source is not None
         self._opens = self.is_source and opens_at(head, region.tracked)
+        self._places = first_labels(plan, vertex, region.tracked) if self.is_source and not self._opens else {}
         # Where an end is for now only, a reader holds nothing by itself: in a loop it would wait for itself.
         self._is_for_now = region.tracking.mode == Mode.WHENEVER
         self._held_group, self.holds = held, held >= 0
         self.is_passing = vertex in region.passing
-        self._start = 0
-        """The step at which what is being worked at began."""
+        self._start = -1
+        """The step at which what is being worked at began; -1 before anything is."""
         self.is_over = False
         self.overs = 0
         """How many tasks of the agent will say nothing more."""
@@ -148,14 +150,17 @@ class TaskTracking:
         if self._opens:
             self.table.note(Note.OPENED, batch, 0, 0, 0, self._start)
 
+    def gave(self, node: str, output: str, batch: pa.RecordBatch) -> None:
+        """What a node of the task gave, whoever reads it."""
+        place = self._places.get((node, output))
+        if place is not None:
+            self.table.note(Note.OPENED_LATER, batch, place, 0, 0, self._start)
+
     def leaves(self, edge: Edge, batch: pa.RecordBatch) -> None:
-        """Records that are about to be shared out: after that, nothing tells in which order a source gave them."""
+        """Records that are about to be shared out."""
         counted = self._region.counted.get(edge.consumer)
         if counted is not None and not self.is_passing:
-            kind = Note.SENT if self._opens else Note.OPENED_AND_SENT
-            self.table.note(kind, batch, COUNTED, 0, counted, self._start)
-        if self.is_source and not self._opens and edge.consumer in self._region.group_of:
-            self.table.note_order(batch, edge.number, self._start)
+            self.table.note(Note.SENT, batch, COUNTED, 0, counted, self._start)
 
     def sent(self, edge: Edge, channel: int, first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Gives the records as they are to be sent."""
@@ -166,8 +171,7 @@ class TaskTracking:
             return columns.without(batch)
         if group is None or edge.consumer in self._region.counted:
             return batch
-        kind = Note.OPENED_AND_SENT if self.is_source and not self._opens else Note.SENT
-        self.table.note(kind, batch, channel, first, group, self._start)
+        self.table.note(Note.SENT, batch, channel, first, group, self._start)
         # Who merges, or passes records on, does not know them by their numbers.
         if edge.consumer not in self._region.passing and edge.ordering is None:
             return batch
@@ -185,8 +189,8 @@ class TaskTracking:
         self._held(labels, self.table.release, "lets go of")
 
     def _held(self, labels: Sequence[Any], call: Any, doing: str) -> None:
-        if not self.holds or not labels:
-            return
+        if not self.holds or not labels or self._start < 0:
+            return  # what a stage holds when it is restored is in the table already
         try:
             column = pa.array(labels, self._region.tracking.label)
             call(ids_of(column), self._start, column, self._coarse)
@@ -246,6 +250,8 @@ class TaskTracking:
     def _named(self, broken: Broken, labels: Sequence[Any] = ()) -> SubstreamBroken:
         by, task = self._region.tracked.name, self._task.name
         label = labels[0] if labels else broken.label
+        if broken.note == Note.HELD:
+            return SubstreamBroken(task, f"it holds {by} {label!r}, of which it was given nothing: hold what has come")
         problems = {
             local.NOT_OF_MEMBERS: (
                 f"it gave a record of {by} {label!r}, and was given none of it at that time, nor does it hold it: what "

@@ -267,6 +267,8 @@ def _source(flow: Flow, name: str, parts: Parts, is_bare: bool) -> Stream:
         return flow.source(name, parts)
     bare = flow.source(name, replace(parts, schema=BARE))
     stream = flow.stage(f"{name}-labelled", labelled, bare, one_to_one=True)
+    if random.Random(f"dropped {flow.name}").random() < 0.3:
+        stream = flow.stage(f"{name}-dropped", filtered, stream)
     keeps = random.Random(f"kept {flow.name}").random() < 0.3
     return flow.stage(f"{name}-kept", InPairs, stream) if keeps else stream
 

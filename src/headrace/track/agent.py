@@ -190,7 +190,9 @@ class Agent:
         word, task = int(numbers[at, ID]), self.tracking.producers[int(numbers[at, PRODUCER])]
         found = [name for name, each in zip(names, numbers[is_named, ID].tolist(), strict=True) if each == word]
         label = repr(found[0]) if found else f"with id {word & _WORD:x}"
-        return SubstreamBroken(task, f"a record of substream {label} came after the end of it was told")
+        is_open = self.sums.index.rows_of(np.array([word], np.int64).view(np.uint64))[0] >= 0
+        after = "the one that closed it; let the last one close it" if is_open else "the end of it was told"
+        return SubstreamBroken(task, f"a record of substream {label} came after {after}")
 
     # ------------------------------------------------------------------- judge
 

@@ -13,7 +13,7 @@ from headrace.track.tokens import mixed, token
 # The numbers of `local.Note`.
 _COUNTED = -2  # local.COUNTED
 _ONE_LESS = np.uint64(0xFFFFFFFFFFFFFFFF)
-_RECEIVED, _SENT, _OPENED, _OPENED_AND_SENT, _HELD, _RELEASED, _LATER = range(7)
+_RECEIVED, _SENT, _OPENED, _OPENED_LATER, _HELD, _RELEASED, _LATER = range(7)
 
 
 @kernel
@@ -23,8 +23,8 @@ def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, anywhere: An
     if kind == _SENT and not anywhere and numbers[row, 3] == 0:
         # What was given in this run may be sent, and came of it.
         return 1 if numbers[row, 0] <= start else 0
-    # What leaves a source is told by consumer: within a run, the last record may be told before the others.
-    is_later = kind == _OPENED or (kind == _OPENED_AND_SENT and numbers[row, 0] <= start)
+    # Several stages beside a source may tell apart: within a run, the last record may be told before the others.
+    is_later = kind == _OPENED or (kind == _OPENED_LATER and numbers[row, 0] <= start)
     if is_later and flags[row, 0] == 1:
         broken = 2
     if kind == _RELEASED and numbers[row, 3] == 0:
@@ -33,6 +33,12 @@ def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, anywhere: An
     numbers[row, 0] = step if is_exact else stop
     numbers[row, 1] = step - 1 if is_exact else start
     return broken
+
+
+@kernel
+def _is_strange(kind: Any, forgets: Any, anywhere: Any) -> Any:
+    """Is a substream held of which nothing has come? Only sources may."""
+    return np.int64(kind == _HELD and not forgets and not anywhere)
 
 
 @kernel
@@ -58,7 +64,7 @@ def fold_pieces(
         kind, channel, first = pieces[p, 0], pieces[p, 1], pieces[p, 2]
         count, group, start, stop = pieces[p, 3], pieces[p, 4], pieces[p, 5], pieces[p, 6]
         # At a source a substream may begin with a record that a stage keeps; anywhere, with one that is sent.
-        begins = kind in (_OPENED, _OPENED_AND_SENT) or (forgets and kind == _HELD) or (anywhere and kind == _SENT)
+        begins = kind in (_OPENED, _OPENED_LATER) or (forgets and kind == _HELD) or (anywhere and kind == _SENT)
         for i in range(count):
             at = place + i
             word = wanted[at]
@@ -67,7 +73,8 @@ def fold_pieces(
             if word != last:
                 last = word
                 row = row_for(slots, ids, free, counts, word)
-            if row < 0:
+            is_new = row < 0
+            if is_new:
                 row = ~row
                 values[row, :] = np.uint64(0)
                 numbers[row, :] = 0
@@ -76,6 +83,7 @@ def fold_pieces(
                 born[results[1]] = at
                 results[1] += np.int64(begins)
             broken = _stepped(kind, row, stop - count + i + 1, start, stop, anywhere, numbers, flags)
+            broken = max(broken, is_new * _is_strange(kind, forgets, anywhere))
             leaves = kind == _OPENED and channel == _COUNTED
             if leaves:
                 broken = max(broken, _stepped(_SENT, row, stop, start, stop, anywhere, numbers, flags))
@@ -83,13 +91,13 @@ def fold_pieces(
                 _held(row, 1 if kind == _HELD else -1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
             elif (kind in (_RECEIVED, _LATER)) and holds_all and numbers[row, 3] == 0:
                 _held(row, 1, mixed(word ^ np.uint64(salt)), hold_group, values, numbers)
-            if kind in (_OPENED, _OPENED_AND_SENT):
+            if kind in (_OPENED, _OPENED_LATER):
                 if ends[at]:
                     flags[row, 0] = np.uint8(1)
                 numbers[row, 2] = min(numbers[row, 2], coarse)
-            if leaves or (kind != _OPENED and kind != _HELD and kind != _RELEASED):
+            if leaves or kind in (_RECEIVED, _SENT, _LATER):
                 if channel == _COUNTED:
-                    is_sent = kind in (_SENT, _OPENED, _OPENED_AND_SENT)
+                    is_sent = kind in (_SENT, _OPENED)
                     values[row, group] += np.uint64(1) if is_sent else _ONE_LESS
                 else:
                     values[row, group] ^= token(channel, first + i) if channel >= 0 else tokens[at]

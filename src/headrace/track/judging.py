@@ -111,6 +111,10 @@ def _take_rows(
             said[pair, :] = _NOTHING
             of[pair, 0], of[pair, 1], of[pair, 2], of[pair, 3] = np.int64(word), task, 0, numbers[row, PAIRS]
             numbers[row, PAIRS] = pair + 1
+        if of[pair, 2] == 1 and not rows_said[r, PROMISED] and results[BROKEN] < 0:
+            # Its source had closed it, and knows nothing of that any more: it has begun anew.
+            results[BROKEN] = r
+            continue
         for group in range(len(counted)):
             value = np.uint64(rows_said[r, VALUES + group])
             if counted[group]:

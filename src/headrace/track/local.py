@@ -40,15 +40,15 @@ class Note(IntEnum):
     SENT = 1
     OPENED = 2
     """They come from a source: no token. With `COUNTED` for a channel, they leave as they came."""
-    OPENED_AND_SENT = 3
-    """They come from a source that does not tell substreams apart itself: known when they leave."""
+    OPENED_LATER = 3
+    """They come from a source that does not tell substreams apart itself, and a stage beside it does: no token."""
     HELD = 4
     RELEASED = 5
     RECEIVED_LATER = 6
     """They came before, and were kept back until now."""
 
 
-_OPENS: Final = (int(Note.OPENED), int(Note.OPENED_AND_SENT))
+_OPENS: Final = (int(Note.OPENED), int(Note.OPENED_LATER))
 
 
 @dataclass
@@ -59,7 +59,6 @@ class _Noted:
     rows: int = 0
     opened: bool = False
     """Do some of them come from a source?"""
-    order: list[tuple[int, int, pa.RecordBatch]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -162,11 +161,6 @@ class LocalTable:
         noted.rows += batch.num_rows
         noted.opened = noted.opened or piece[0] in _OPENS
 
-    def note_order(self, batch: pa.RecordBatch, edge: int, start: int) -> None:
-        """Records that leave a source, before they are shared out: they have the order in which it gave them."""
-        if self._risen is not None:
-            self._noted.order.append((start, -2 - edge, batch))
-
     def note_tokens(self, kind: Note, batch: pa.RecordBatch, tokens: Words, group: int, start: int) -> None:
         """As `note`, of records that have their tokens with them."""
         self._noted.tokens.append((self._noted.rows, tokens))
@@ -224,20 +218,15 @@ class LocalTable:
         tokens = np.zeros(len(ids) if noted.tokens else 0, np.uint64)
         for start, words in noted.tokens:
             tokens[start : start + len(words)] = words
-        if self._risen is not None and noted.order:
-            # These are the same records, not yet shared out.
-            whole = [(Note.OPENED, 0, 0, batch.num_rows, 0, start, 0, lane) for start, lane, batch in noted.order]
-            self._rise(np.array(whole, np.int64), self._meaning.labels([batch for _, _, batch in noted.order]))
-        elif self._risen is not None:
-            self._rise(pieces, labels)
         if self._risen is not None:
+            self._rise(pieces, labels)
             self._risen.settle()
         self._fold(pieces, ids, tokens, ends, coarse, labels)
 
     def _ends(self, noted: _Noted, pieces: Ints) -> npt.NDArray[np.uint8]:
         found = np.zeros(noted.rows, np.uint8)
         if self._meaning.ends is not None and noted.opened:
-            is_opened = (pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT)
+            is_opened = np.isin(pieces[:, 0], _OPENS)
             ends = self._meaning.ends([noted.batches[at] for at in np.flatnonzero(is_opened).tolist()])
             found[np.repeat(is_opened, pieces[:, 3])] = ends
         return found
@@ -246,7 +235,7 @@ class LocalTable:
         """What a source promises by what it gives. Raises Broken where it goes back further than it said."""
         assert self._risen is not None
         stops = np.cumsum(pieces[:, 3])
-        opened = np.flatnonzero((pieces[:, 0] == Note.OPENED) | (pieces[:, 0] == Note.OPENED_AND_SENT))
+        opened = np.flatnonzero(np.isin(pieces[:, 0], _OPENS))
         if not len(opened):
             return
         known = np.asarray(labels.is_valid())

@@ -143,11 +143,21 @@ def test_where_any_record_may_begin_a_substream_what_is_sent_is_news() -> None:
 
 def test_releasing_more_often_than_holding_is_broken() -> None:
     table = LocalTable(MEANING, 1, hold_group=0)
+    table.note(Note.RECEIVED, batch([1]), 5, 0, 0, 0)
     table.hold(ids_of(pa.array([1])), 0)
     table.release(ids_of(pa.array([1])), 0)
     with pytest.raises(Broken) as caught:
         table.release(ids_of(pa.array([1])), 0)
     assert caught.value.kind == local.NOT_HELD
+
+
+def test_only_a_source_holds_what_has_not_come() -> None:
+    source = LocalTable(MEANING, 1, hold_group=0, forgets=True)
+    source.hold(ids_of(pa.array([1])), 0, pa.array([1]))
+    table = LocalTable(MEANING, 1, hold_group=0)
+    with pytest.raises(Broken) as caught:
+        table.hold(ids_of(pa.array([1])), 0, pa.array([1]))
+    assert (caught.value.kind, caught.value.note, caught.value.label) == (local.NOT_OF_MEMBERS, Note.HELD, 1)
 
 
 def test_a_source_that_goes_on_after_its_marker_is_broken() -> None:
@@ -188,19 +198,19 @@ def test_rising_labels_may_fall_back_by_the_slack() -> None:
     assert (caught.value.kind, caught.value.label) == (local.WENT_BACK, 2)
 
 
-def told_by_consumer(table: LocalTable, parts: list[tuple[int, list[int | None]]]) -> None:
-    """One run of a source that does not tell substreams apart itself: what leaves it, as (channel, labels)."""
+def told_by_place(table: LocalTable, parts: list[tuple[int, list[int | None]]]) -> None:
+    """One run of a source that does not tell substreams apart itself: what others gave, as (place, labels)."""
     start = table.steps
     table.steps += sum(len(labels) for _, labels in parts)
-    for channel, labels in parts:
-        table.note(Note.OPENED_AND_SENT, batch(labels), channel, 0, 0, start)
+    for place, labels in parts:
+        table.note(Note.OPENED_LATER, batch(labels), place, 0, 0, start)
 
 
 @pytest.mark.parametrize("folds", [True, False])
-def test_rising_labels_of_a_run_are_told_by_consumer(folds: bool) -> None:
+def test_rising_labels_of_a_run_are_told_by_place(folds: bool) -> None:
     table = LocalTable(Tracked("x", rising()).meaning(), 1)
     for first in (0, 4, 8):
-        told_by_consumer(table, [(7, [first, first + 2, None]), (8, [first + 1, first + 3])])
+        told_by_place(table, [(7, [first, first + 2, None]), (8, [first + 1, first + 3])])
         if folds:
             table.fold()
     table.fold()
@@ -210,12 +220,12 @@ def test_rising_labels_of_a_run_are_told_by_consumer(folds: bool) -> None:
 
 def test_a_run_may_be_told_in_several_parts() -> None:
     table = LocalTable(Tracked("x", rising()).meaning(), 1, hold_group=0)
-    told_by_consumer(table, [(7, [1, 3])])
+    told_by_place(table, [(7, [1, 3])])
     table.hold(ids_of(pa.array([3])), 0)
     assert table.below == 3
-    table.note(Note.OPENED_AND_SENT, batch([1, 2]), 8, 0, 0, 0)
+    table.note(Note.OPENED_LATER, batch([1, 2]), 8, 0, 0, 0)
     table.fold()
-    table.note(Note.OPENED_AND_SENT, batch([2]), 7, 2, 0, 0)
+    table.note(Note.OPENED_LATER, batch([2]), 7, 2, 0, 0)
     with pytest.raises(Broken):
         table.fold()
 
@@ -228,10 +238,10 @@ def test_what_goes_back_behind_a_run_or_along_a_consumer_is_broken(
     second: list[tuple[int, list[int | None]]], label: int, folds: bool
 ) -> None:
     table = LocalTable(Tracked("x", rising()).meaning(), 1)
-    told_by_consumer(table, [(7, [3]), (8, [1, 4])])
+    told_by_place(table, [(7, [3]), (8, [1, 4])])
     if folds:
         table.fold()
-    told_by_consumer(table, second)
+    told_by_place(table, second)
     with pytest.raises(Broken) as caught:
         table.fold()
     assert (caught.value.kind, caught.value.label) == (local.WENT_BACK, label)
@@ -239,13 +249,13 @@ def test_what_goes_back_behind_a_run_or_along_a_consumer_is_broken(
 
 def test_rising_goes_on_where_a_table_had_come_to() -> None:
     table = LocalTable(Tracked("x", rising(1)).meaning(), 1)
-    told_by_consumer(table, [(7, [3, 5]), (8, [4])])
+    told_by_place(table, [(7, [3, 5]), (8, [4])])
     table.fold()
     other = LocalTable(Tracked("x", rising(1)).meaning(), 1)
     other.set_values(table.values())
     assert (other.below, other.steps) == (4, 3)
-    told_by_consumer(other, [(7, [6]), (8, [4])])
+    told_by_place(other, [(7, [6]), (8, [4])])
     other.fold()
-    told_by_consumer(other, [(8, [4])])
+    told_by_place(other, [(8, [4])])
     with pytest.raises(Broken):
         other.fold()
