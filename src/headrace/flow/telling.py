@@ -6,6 +6,7 @@ A *firm* reader takes records only once all substreams before theirs have ended:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -44,25 +45,16 @@ class Telling:
             yield from self._let_go()
 
     def _told(self, batch: pa.RecordBatch, channel: int) -> Iterator[Outputs | pa.RecordBatch]:
-        tracking, operator = self._tracking, self._operator
+        tracking = self._tracking
         told = batch.column("told").to_numpy()
         ids = batch.column("id").to_numpy().view(np.uint64)
         stops = [*(np.flatnonzero(np.diff(told)) + 1).tolist(), len(told)]
-        at, last = 0, 0
-        while at < len(told):
+        for at, stop in pairwise([0, *stops] if len(told) else []):
             kind = told[at]
-            wants = operator is not None and (operator.hears_ends if kind == Told.ENDED else operator.hears_starts)
-            is_single = kind in (Told.STARTED, Told.ENDED) and wants
-            last += at >= stops[last]
-            stop = at + 1 if is_single else stops[last]
             tracking.begin()
             tracking.table.steps += stop - at
-            if is_single and operator is not None:
-                name = batch.column("substream")[at].as_py()
-                given = operator.ended(name) if kind == Told.ENDED else operator.started(name)
-                if self._order is not None:
-                    self._order.check_placed(tracking.vertex, given)
-                yield given
+            if kind in (Told.STARTED, Told.ENDED):
+                yield self._given(kind, batch.column("substream").slice(at, stop - at))
             if kind == Told.ENDED:
                 tracking.ended(ids[at:stop])
             elif kind == Told.GONE:
@@ -71,8 +63,22 @@ class Telling:
                 tracking.up_tos[channel] = int(batch.column("tick").to_numpy()[stop - 1])
                 yield from self._let_go()
             elif kind == Told.OVER:
-                tracking.overs += 1
-            at = stop
+                tracking.overs += stop - at
+
+    def _given(self, kind: int, substreams: pa.Array) -> Outputs:
+        """What the stage gives for all of these, by output: it has been asked for one after the other."""
+        operator = self._operator
+        if operator is None or not (operator.hears_ends if kind == Told.ENDED else operator.hears_starts):
+            return []
+        call = operator.ended if kind == Told.ENDED else operator.started
+        found: dict[str, list[pa.RecordBatch]] = {}
+        for name in substreams.to_pylist():
+            given = call(name)
+            if self._order is not None:
+                self._order.check_placed(self._tracking.vertex, given)
+            for output, batch in given:
+                found.setdefault(output, []).append(batch)
+        return [(output, parts[0] if len(parts) == 1 else pa.concat_batches(parts)) for output, parts in found.items()]
 
     # -------------------------------------------------------------------- firm
 
