@@ -25,6 +25,7 @@ _MOST_MARKS: Final = 60
 _TITLE_LETTERS: Final = 54
 _MOST_RATIOS: Final = 12
 _RATIO_LETTERS: Final = 100
+_STYLES: Final = ("-", "--")
 _LINES: Final = ("#a8a29e", "#b45309", "#1d4ed8", "#be185d", "#4d7c0f", "#7e22ce")
 
 
@@ -79,16 +80,18 @@ def _row_inches(charts: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _draw_chart(axes: Any, chart: Mapping[str, Any]) -> None:
-    others = itertools.cycle(_LINES)
+    others = itertools.cycle(itertools.product(_STYLES, _LINES))
     is_drawn = False
     for name, points in chart["lines"].items():
         # One line of ours stands out; where there are several, each has a colour.
         ours = "headrace" in name.lower() and not is_drawn
         is_drawn = is_drawn or ours
+        style, colour = ("-", _OURS) if ours else next(others)
         axes.plot(
             *zip(*points, strict=True),
+            style,
             label=name,
-            color=_OURS if ours else next(others),
+            color=colour,
             linewidth=2.2 if ours else 1.4,
             marker="o" if len(points) <= _MOST_MARKS else None,
             markersize=3.5,
