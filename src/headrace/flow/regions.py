@@ -21,7 +21,8 @@ from headrace.flow.substreams import Tracked
 
 AGENT: Final = "tracker"
 REPORTS: Final = "headrace-reports"
-GONE: Final = "gone"
+GONE: Final = "headrace:gone"
+"""An output that no stage can be called like."""
 _WORDS: Final = ("start", "end")
 _OFTEN: Final = 1024
 
@@ -90,15 +91,11 @@ def with_agent(graph: Graph) -> Graph:
     tracked = _one(graph, [each for _, _, each in asked])
     if any(node.name == AGENT for node in graph.nodes):
         raise FlowError(f"flow {graph.name} is tracked, and {AGENT} is what its agent is called; rename that stage")
+    for _, arrow, _ in asked:
+        tracked = _known(graph.node(arrow.node), arrow, tracked)
+    label = tracked.label
+    assert label is not None
     graph = _merged_apart(graph)
-    producer = graph.node(asked[0][1].node)
-    schema = producer.schema_of(asked[0][1].output)
-    if schema is None:
-        raise FlowError(f"{producer.name}: it must be known which columns it gives, to be tracked")
-    problem = tracked.problem(schema)
-    if problem is not None:
-        raise FlowError(f"{producer.kind} {producer.name}: {problem}")
-    label = tracked.type_in(schema)
     told = notices(label)
     graph, outputs = _with_points(graph, told)
     nodes = {node.name: node for node in graph.nodes}
@@ -118,6 +115,17 @@ def with_agent(graph: Graph) -> Graph:
     found = Graph(graph.name, (*ordered, agent, *behind))
     _check_region(found, region, heads, tracked)
     return found
+
+
+def _known(producer: Node, arrow: Input, tracked: Tracked) -> Tracked:
+    """With the type of labels, which all that is tracked must have."""
+    schema = producer.schema_of(arrow.output)
+    if schema is None:
+        raise FlowError(f"{producer.name}: it must be known which columns it gives, to be tracked")
+    problem = tracked.problem(schema)
+    if problem is not None:
+        raise FlowError(f"{producer.kind} {producer.name}: {problem}")
+    return replace(tracked, label=tracked.type_in(schema))
 
 
 def without_agent(graph: Graph) -> Graph:
@@ -222,30 +230,50 @@ def _after_ends(graph: Graph) -> set[str]:
 def _check_region(graph: Graph, region: Iterable[str], heads: Mapping[str, str], tracked: Tracked) -> None:
     """All that is on the way within the region must be told apart."""
     inside = set(region)
-    for node in graph.nodes:
-        if node.name not in inside:
-            continue
-        for arrow in node.inputs:
-            producer = graph.node(arrow.node)
-            if arrow.notices or heads.get(arrow.node) not in inside:
-                continue
-            problem = tracked.problem(producer.schema_of(arrow.output))
+    ways = [
+        (node, arrow)
+        for node in graph.nodes
+        for arrow in node.inputs
+        if node.name in inside and not arrow.notices and heads.get(arrow.node) in inside
+    ]
+    for node, arrow in ways:
+        producer = graph.node(arrow.node)
+        given = producer.schema_of(arrow.output)
+        problem = tracked.problem(given)
+        if problem is not None:
+            raise FlowError(
+                f"{producer.kind} {producer.name} is before something that is tracked: {problem}; let what it "
+                f"gives to {node.name} keep what tells substreams apart, as it is"
+            )
+        if given is not None and not _is_open(graph.node(heads[arrow.node]), tracked):
+            problem = tracked.closes_problem(given)
             if problem is not None:
-                raise FlowError(
-                    f"{producer.kind} {producer.name} is before something that is tracked: {problem}; let what it "
-                    f"gives to {node.name} keep what tells substreams apart"
-                )
-            source = graph.node(heads[arrow.node])
-            given = producer.schema_of(arrow.output)
-            is_opened_later = source.source is not None and not opens_at(source, tracked)
-            if is_opened_later and given is not None and not tracked.closes_in(given):
-                raise FlowError(
-                    f"source {source.name}: it has no column {tracked.ends.closes}, by which a record closes its "
-                    f"substream; {producer.name} gives {', '.join(given.names)}"
-                )
+                raise FlowError(f"{producer.kind} {producer.name}: {problem}")
+    left = {heads[arrow.node] for _, arrow in ways}
+    for name in region:
+        if name not in left:
+            _check_never_leaves([node for node in graph.nodes if heads.get(node.name) == name], tracked)
+
+
+def _check_never_leaves(vertex: list[Node], tracked: Tracked) -> None:
+    """Where nothing tracked leaves a vertex, its source must tell what it gives; or a stage, of what it holds."""
+    source = vertex[0]
+    if _is_open(source, tracked) or any(node.behaviour is not None and node.behaviour.is_stateful for node in vertex):
+        return
+    problem = source.schema and (tracked.problem(source.schema) or tracked.closes_problem(source.schema))
+    raise FlowError(
+        f"source {source.name}: {problem or 'its columns are not known'}; a stage behind it makes what tells "
+        f"substreams apart in the same task, and nothing tracked leaves that: give this stage tasks of its own, "
+        f"route=hr.rebalance()"
+    )
+
+
+def _is_open(head: Node, tracked: Tracked) -> bool:
+    """Is it known what records belong to before they leave this vertex?"""
+    return head.source is None or opens_at(head, tracked)
 
 
 def opens_at(source: Node, tracked: Tracked) -> bool:
     """Can it be told at the source itself what a record belongs to, and what it closes?"""
     schema = source.schema
-    return schema is not None and tracked.problem(schema) is None and tracked.closes_in(schema)
+    return schema is not None and tracked.problem(schema) is None and tracked.closes_problem(schema) is None

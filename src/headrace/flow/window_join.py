@@ -25,9 +25,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import FlowError
 from headrace.flow.hashing import can_hash, hash_rows
+from headrace.flow.labelling import Labels
 from headrace.flow.operators import Stage, empty
 from headrace.flow.routing import Route, custom
-from headrace.flow.substreams import Labels, Tracked
+from headrace.flow.substreams import Tracked
 from headrace.model.failures import problem_of
 
 Ints = npt.NDArray[np.int64]
