@@ -13,6 +13,7 @@ from headrace.flow.checks import checked
 from headrace.flow.drawing import (
     behaviour_of,
     checked_name,
+    checked_node,
     checked_parallelism,
     checked_sides,
     on_error_of,
@@ -379,7 +380,7 @@ class Flow:
                 raise FlowError(f"{name}: its input {stream.node} belongs to another flow, {stream.flow.name}")
 
     def _add(self, node: Node) -> None:
-        checked_name(node.kind, node.name)
+        checked_node(node.kind, node.name)
         for schema in (node.schema, *node.sides.values()):
             coded = [entry.name for entry in schema or () if pa.types.is_dictionary(entry.type)]
             if coded:

@@ -158,6 +158,8 @@ def _merged_apart(graph: Graph) -> Graph:
         asked = [arrow.tracked for arrow in node.inputs if arrow.tracked is not None]
         if asked and all(arrow.ordering is not None for arrow in node.inputs) and not isinstance(node.behaviour, Ends):
             name, arrows = f"{node.name}-merged", tuple(replace(arrow, tracked=None) for arrow in node.inputs)
+            if any(each.name == name for each in graph.nodes):
+                raise FlowError(f"stage {name}: what {node.name} reads is merged by a stage of this name; rename it")
             schema = graph.node(arrows[0].node).schema_of(arrows[0].output)
             nodes.append(Node(name, node.parallelism, arrows, behaviour=Identity(), schema=schema))
             is_firm, starts = any(each.is_firm for each in asked), any(each.starts for each in asked)
