@@ -146,7 +146,8 @@ def _one(graph: Graph, asked: list[Tracked]) -> Tracked:
     if len(common) > 1:
         raise FlowError(
             f"flow {graph.name} is tracked in different ways ({', '.join(sorted(each.name for each in asked))}); one "
-            f"flow has one way to tell substreams and their ends: say the same of all tracked streams"
+            f"flow has one way to tell substreams and their ends: say the same of all tracked streams, "
+            f"with the same function object where it is a function: two lambdas are two, even of the same words"
         )
     return next(iter(common))
 

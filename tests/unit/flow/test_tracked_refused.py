@@ -79,6 +79,15 @@ def test_two_ways_to_track_one_flow() -> None:
         flow.graph()
 
 
+def test_two_lambdas_of_one_flow_are_two() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    flow.sink("a", stream.tracked(by=lambda b: b["x"]), CALL)
+    flow.sink("b", stream.tracked(by=lambda b: b["x"]), CALL)
+    with pytest.raises(FlowError, match="with the same function object where it is a function: two lambdas are two"):
+        flow.graph()
+
+
 def test_ends_of_a_stream_that_is_not_tracked() -> None:
     flow = Flow("f")
     with pytest.raises(FlowError, match=r"s is not tracked; say s.tracked"):
@@ -260,7 +269,7 @@ def test_what_a_stage_raises_at_an_end_is_named() -> None:
             raise ValueError("no")
 
     flow = Flow("f")
-    with pytest.raises(StageFailed, match="stage count: ValueError: no"):
+    with pytest.raises(StageFailed, match=r"stage count: ValueError: no\n.*\n.*record none: at the end of 0"):
         drawn(flow.source("s", numbers()).tracked(by="x", ends=hr.marker("last")), flow, Raises)
 
 

@@ -55,9 +55,7 @@ def test_a_checkpoint_that_is_deleted(tmp_path: Path) -> None:
     checkpoint(tmp_path / "c", 0, {"a": 5})
     found.news()
     shutil.rmtree(tmp_path / "c")
-    with pytest.raises(
-        FlowError, match=r"query 1 \(checkpoint .*\) has no commits any more: its checkpoint was"
-    ):
+    with pytest.raises(FlowError, match=r"query 1 \(checkpoint .*\) has no commits any more: its checkpoint was"):
         found.news()
 
 
