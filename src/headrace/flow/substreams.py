@@ -59,8 +59,8 @@ def marker(closes: str | Labels, *, each_source: bool = False) -> Ends:
 def rising(slack: int = 0) -> Ends:
     """Substreams are numbers or times that rise along each task of each source: a higher one ends those before it.
 
-    `slack`: how far one may fall behind the highest, in units of the labels: whole numbers, days or microseconds, as those
-    of `hr.windows`.
+    `slack`: how far one may fall behind the highest, in units of the labels: whole numbers, days, or microseconds, as
+    those of `hr.windows`.
     """
     if isinstance(slack, bool) or not isinstance(slack, int) or not 0 <= slack <= _MOST_SLACK:
         raise FlowError(f"hr.rising({slack!r}): give how far labels may fall back, a whole number from 0 to 2**62")
