@@ -91,7 +91,7 @@ def test_why_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
         assert job.why(3).startswith("n 3: its end is not promised by clock.0")
         assert tracker()["waits_for"] == ["source clock.0 has not ended, nor promised all"]
         assert job.why(10**12).startswith(f"n {10**12}: nothing of it was seen")
-        with pytest.raises(FlowError, match="'x' is no substream: they are int64"):
+        with pytest.raises(FlowError, match="'x' is no substream of this flow: they are int64"):
             job.why("x")
     finally:
         job.stop(drain=False)

@@ -12,7 +12,7 @@ from headrace.errors import FlowError
 from headrace.flow.charging import Region
 from headrace.flow.operators import Operator, Outputs, Shape
 from headrace.flow.regions import AGENT, GONE, notices
-from headrace.flow.substreams import ids_of
+from headrace.model.failures import problem_of
 from headrace.track import agent_state
 from headrace.track.agent import Agent
 from headrace.track.terms import Notice
@@ -71,10 +71,12 @@ class AgentOperator(Operator):
     # -------------------------------------------------------------------- people
 
     def change(self, message: Mapping[str, Any]) -> None:
-        """Somebody asks about a substream: the answer is in the next report."""
-        labels = pa.array([message["substream"]]).cast(self._region.tracking.label)
-        said = self.agent.why(int(ids_of(labels)[0]))
-        self._asked = {"number": message["change"], "substream": message["substream"], "why": said}
+        """Somebody asks about a substream: the answer is in the next report. Raises nothing: it would be read again."""
+        try:
+            said = self.agent.why(int(message["word"], 16))
+        except Exception as error:  # as of a question that was asked before ids were sent
+            said = f"the tracker cannot look it up ({problem_of(error)}); ask again"
+        self._asked = {"number": message.get("change", 0), "question": message.get("question"), "why": said}
 
     def report(self) -> Mapping[str, Any]:
         memory = self.agent.memory

@@ -278,25 +278,25 @@ class _OwnState(Operator):
         )
 
     def started(self, substream: Any) -> Outputs:
-        return self._called(lambda: self._stage.on_started(substream), None)
+        return self._called(lambda: self._stage.on_started(substream), None, f"the start of {shown(substream)}")
 
     def ended(self, substream: Any) -> Outputs:
-        return self._called(lambda: self._stage.on_ended(substream), None)
+        return self._called(lambda: self._stage.on_ended(substream), None, f"the end of {shown(substream)}")
 
     def report(self) -> Mapping[str, Any] | None:
         return self._stage.report()
 
-    def _called(self, call: Callable[[], Any], batch: pa.RecordBatch | None) -> Outputs:
+    def _called(
+        self, call: Callable[[], Any], batch: pa.RecordBatch | None, at: str = "the end of its input"
+    ) -> Outputs:
         try:
             given = call()
         except HeadraceError:
             raise
         except Exception as error:
             records = batch.slice(0, 1).to_pylist() if batch is not None else []
-            first = shown(records[0]) if records else "none: at the end of its input"
-            raise stage_failed(
-                self._shape.stage, error, f"one of {batch.num_rows if batch else 0} from {first}"
-            ) from error
+            record = f"one of {batch.num_rows} from {shown(records[0])}" if batch and records else f"none: at {at}"
+            raise stage_failed(self._shape.stage, error, record) from error
         return self._shape.outputs_of(given)
 
     def changes(self) -> bytes | None:

@@ -13,6 +13,7 @@ from headrace.flow.checks import checked
 from headrace.flow.drawing import (
     behaviour_of,
     checked_name,
+    checked_node,
     checked_parallelism,
     checked_sides,
     on_error_of,
@@ -23,12 +24,13 @@ from headrace.flow.graph import Graph, Input, Node, Ordering
 from headrace.flow.io import Sink, Source
 from headrace.flow.kafka_ends import KafkaSink, KafkaSource
 from headrace.flow.kafka_topic import KafkaTopic
+from headrace.flow.labelling import Labels
 from headrace.flow.measured import measured_stages
 from headrace.flow.operators import MAIN, Behaviour, Identity, Stage, listed
 from headrace.flow.record_stages import Keyed
 from headrace.flow.regions import Ends, ends_schema
 from headrace.flow.routing import Key, Route, custom, forward, rebalance
-from headrace.flow.substreams import FLUSH_S, Labels, Tracked, checked_tracking
+from headrace.flow.substreams import FLUSH_S, Tracked, checked_tracking
 from headrace.flow.substreams import Ends as EndsBy
 from headrace.flow.synchronized import MESSAGES, Marked, Tree, beat_of, envelope, planned, to_worker
 from headrace.measure.definition import MetricSet
@@ -92,7 +94,9 @@ class Stream:
         """
         if bound not in ("soft", "firm"):
             raise FlowError(f'{self.node}.tracked(bound={bound!r}): use "soft" or "firm"')
-        asked = Tracked(by, ends or EndsBy(), consistent, agents, flush_s, slack_s, bound == "firm", starts)
+        asked = Tracked(
+            by, EndsBy() if ends is None else ends, consistent, agents, flush_s, slack_s, bound == "firm", starts
+        )
         return replace(self, tracking=checked_tracking(self.node, asked))
 
     def side(self, name: str) -> Stream:
@@ -376,7 +380,7 @@ class Flow:
                 raise FlowError(f"{name}: its input {stream.node} belongs to another flow, {stream.flow.name}")
 
     def _add(self, node: Node) -> None:
-        checked_name(node.kind, node.name)
+        checked_node(node.kind, node.name)
         for schema in (node.schema, *node.sides.values()):
             coded = [entry.name for entry in schema or () if pa.types.is_dictionary(entry.type)]
             if coded:

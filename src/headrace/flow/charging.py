@@ -4,7 +4,7 @@ leads to."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.flow.graph import reached
@@ -38,6 +38,10 @@ class Region:
     counted: Mapping[str, int]
     """Those of them to which all comes from sources, and what that is charged to. What sources gave of a substream is
     known when they promise its end; so it is enough that as many records come out, and none needs a token."""
+
+    def at(self, task: str) -> Region:
+        """As one task has it: what functions of the user raise there is told with its name."""
+        return replace(self, tracked=replace(self.tracked, task=task))
 
 
 def region_of(plan: Plan) -> Region | None:

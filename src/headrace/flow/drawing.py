@@ -15,6 +15,7 @@ from headrace.flow.operators import STOP, Behaviour, OnError, Stage
 from headrace.flow.record_stages import ForRecord
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
+_RESERVED: Final = "headrace-"
 
 
 def behaviour_of(name: str, function: Any, each: str, on_error: OnError, one_to_one: bool) -> Behaviour:
@@ -47,7 +48,7 @@ def on_error_of(name: str, policy: str, retries: int) -> OnError:
 
 def checked_sides(name: str, sides: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
     for side, schema in sides.items():
-        checked_name(f"stage {name}: side output", side)
+        checked_node(f"stage {name}: side output", side)
         if not isinstance(schema, pa.Schema):
             raise FlowError(f"stage {name}: side output {side} needs its columns, a pa.schema, not {schema!r}")
     return dict(sides)
@@ -64,6 +65,15 @@ def with_reason(name: str, schema: pa.Schema) -> pa.Schema:
 def checked_name(kind: str, name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise FlowError(f"{kind} name {name!r}: a name is up to 60 letters, digits, - and _, and begins with a letter")
+    return name
+
+
+def checked_node(kind: str, name: str) -> str:
+    """A name that a stage or an output of one may have."""
+    if checked_name(kind, name).startswith(_RESERVED):
+        raise FlowError(
+            f"{kind} name {name!r}: names that begin with {_RESERVED} are those of Headrace; take another one"
+        )
     return name
 
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from headrace.errors import FlowError
 from headrace.flow.operators import MAIN, Stage
 from headrace.model import plain_json
+from headrace.model.failures import problem_of, shown
 
 SNAPSHOTS: Final = "snapshots"
 """The side output of a stage that is snapshotted."""
@@ -46,6 +47,7 @@ def snapshotted(
 
     Every task gives one for each epoch that a source has, also where nothing of it came to the task.
     """
+    _check_class("snapshotted", stage)
     fields = [("epoch", epoch or pa.int64()), ("stage", pa.string()), ("state", pa.string())]
     values = {
         "sides": {SNAPSHOTS: pa.schema([pa.field(*each) for each in fields])},
@@ -68,6 +70,12 @@ class Snapshotted(Stage):
     """The highest epoch that has ended."""
 
     def on_batch(self, batch: pa.RecordBatch) -> Any:
+        if self.epochs_by is not None and self.epochs_by not in batch.schema.names:
+            known = ", ".join(batch.schema.names)
+            raise FlowError(
+                f"stage {self.named}: its records have no column {self.epochs_by}, but {known}; say by= the column of "
+                f"epochs, or by=None if they are in none"
+            )
         if self.epochs_by is not None and batch.num_rows:
             self._look(pc.min_max(batch.column(self.epochs_by)).as_py())
         return super().on_batch(batch)  # type: ignore[safe-super]
@@ -157,7 +165,16 @@ def state_at(
         have = ", ".join(map(str, sorted({row["epoch"] for row in rows}))) or "none"
         count = f"{len(found)} of {tasks} tasks have" if tasks is not None else "no task has"
         raise FlowError(f"{named}{count} given a state at epoch {epoch}; there are epochs {have}")
-    return together([plain_json.loads(text.encode()) for text in found])
+    return together([_read(text, f"{named}the state at epoch {epoch}") for text in found])
+
+
+def _read(text: str, what: str) -> Any:
+    try:
+        return plain_json.loads(text.encode())
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise FlowError(
+            f"{what} is not what a snapshot gave ({problem_of(error)}): {shown(text)}; give the records as they came"
+        ) from None
 
 
 def whole_epochs(records: Records, tasks: Mapping[str, int]) -> list[Any]:
@@ -174,6 +191,7 @@ def starting_from(stage: type[Stage], state: Any) -> type[Stage]:
     A stage with several tasks begins with all of it in each of them: that is right where it looks at nothing but the
     keys that come to it. Let one that tells of all its keys, as in `on_end`, begin with one task.
     """
+    _check_class("starting_from", stage)
     if issubclass(stage, Snapshotted):
         raise FlowError(f"{stage.__name__}: say snapshotted(starting_from(...)): the state is that of the stage itself")
     content = plain_json.dumps(state, f"{stage.__name__}: the state that it begins with")
@@ -183,6 +201,11 @@ def starting_from(stage: type[Stage], state: Any) -> type[Stage]:
         stage.restore(self, plain_json.loads(content))
 
     return type(stage.__name__, (stage,), {"__init__": begun})
+
+
+def _check_class(function: str, stage: Any) -> None:
+    if not (isinstance(stage, type) and issubclass(stage, Stage)):
+        raise FlowError(f"{function}({shown(stage)}): give a class of hr.Stage; a function has no state")
 
 
 def _rows(records: Records) -> list[Mapping[str, Any]]:

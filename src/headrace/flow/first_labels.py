@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from headrace.flow.operators import MAIN
 from headrace.flow.plan import Plan
+from headrace.flow.regions import tells
 from headrace.flow.substreams import Tracked
 
 
@@ -20,7 +21,7 @@ def first_labels(plan: Plan, vertex: str, tracked: Tracked) -> Mapping[tuple[str
         node = plan.graph.node(waiting.pop(0))
         for output in (MAIN, *node.sides):
             schema = node.schema_of(output)
-            if schema is not None and tracked.problem(schema) is None and tracked.closes_in(schema):
+            if tells(schema, tracked):
                 found.setdefault((node.name, output), len(found))
             else:
                 waiting += [consumer.name for consumer, wanted in plan.fused(node.name) if wanted == output]

@@ -28,7 +28,7 @@ from headrace.flow.copies import copy_of, task_of
 from headrace.flow.effects import Snapshot
 from headrace.flow.files import Files
 from headrace.flow.losses import Loss, loss_of
-from headrace.flow.plan import Plan
+from headrace.flow.plan import TRACKING, Plan
 from headrace.queues.protocol import Queues
 from headrace.state.places import Place, place_of
 from headrace.state.sealed import seal, seal_record, unseal, unseal_record
@@ -127,8 +127,9 @@ class FlowStore:
                 f"flow {self.flow} at {self.location} has format {found['format']}, and this Headrace knows formats up "
                 f"to {FORMAT}; upgrade Headrace"
             )
-        if found["layout"] != plan.layout:
-            difference = _difference(found["layout"], plan.layout)
+        layout = {name: words for name, words in plan.layout.items() if name != TRACKING or name in found["layout"]}
+        if found["layout"] != layout:
+            difference = _difference(found["layout"], layout)
             raise FlowError(
                 f"flow {self.flow} at {self.location} was laid out otherwise: {difference}; draw it as it "
                 f"was, or give it another name to begin anew"

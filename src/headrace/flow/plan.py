@@ -20,11 +20,13 @@ from headrace.flow.charging import Region, region_of
 from headrace.flow.graph import Graph, Node, Ordering
 from headrace.flow.ordered import Carried, carried
 from headrace.flow.queue_ends import QueueEnd, outside
-from headrace.flow.regions import AGENT, head_of
+from headrace.flow.regions import AGENT, GONE, head_of
 from headrace.flow.routing import Place, Route
 from headrace.order.paths import Hop, TaskPaths
 
 _MOST_PATHS: Final = 50_000
+TRACKING: Final = "what is tracked"
+"""In the layout; flows that were begun before it was written there have none."""
 
 
 @dataclass(frozen=True)
@@ -303,18 +305,26 @@ class Plan:
             vertex.name: f"{' + '.join(vertex.nodes)}, parallelism {vertex.parallelism}" for vertex in self.vertices
         }
         for edge in self.edges:
-            side = f".{edge.output}" if edge.output else ""
+            side = f".{_in_layout(edge)}" if edge.output else ""
             order = "" if edge.ordering is None else f", {edge.ordering}"
             found[f"{edge.node}{side} -> {edge.consumer}"] = f"{edge.route}{order}"
         if self.graph.agreement != "queue":
             found["the order of inputs"] = self.graph.agreement
         # Channels are numbered in the order in which arrows are drawn.
-        found["the order of drawing"] = ", ".join(f"{edge.node}{edge.output} -> {edge.consumer}" for edge in self.edges)
+        drawn = [f"{edge.node}{_in_layout(edge)} -> {edge.consumer}" for edge in self.edges]
+        found["the order of drawing"] = ", ".join(drawn)
+        if self.region is not None:
+            found[TRACKING] = self.region.tracked.in_words
         return found
 
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(repr(sorted(self.layout.items())).encode()).hexdigest()[:16]
+
+
+def _in_layout(edge: Edge) -> str:
+    """Its output, as flows have written it that were begun before it got a name of its own."""
+    return "gone" if edge.output == GONE else edge.output
 
 
 def make_plan(graph: Graph) -> Plan:

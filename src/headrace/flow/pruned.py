@@ -26,7 +26,8 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from headrace.errors import FlowError
@@ -158,8 +159,15 @@ class LoadedValues(Generic[Key, Value]):
         if not keys:
             return {}
         values = self._load(keys)
+        name = getattr(self._load, "__qualname__", "load")
+        if isinstance(values, Mapping | Set | str) or not hasattr(values, "__len__"):
+            raise FlowError(
+                f"{name} gave a {type(values).__name__}; it must give a list of values, one for each key, in order"
+            )
         if len(values) != len(keys):
-            raise FlowError(f"load gave {len(values)} values for {len(keys)} keys; it must give one for each, in order")
+            raise FlowError(
+                f"{name} gave {len(values)} values for {len(keys)} keys; it must give one for each, in order"
+            )
         self.loads += len(keys)
         return dict(zip(keys, values, strict=True))
 
@@ -175,8 +183,10 @@ class PrunedStage(Stage):
     policy: ClassVar[Policy] = "tracked"
     ttl_s: ClassVar[float | None] = None
 
-    def __init__(self) -> None:
-        self.kept: LoadedValues[Any, Any] = LoadedValues(self.load, self.capacity, self.policy, self.ttl_s, self.clock)
+    @cached_property
+    def kept(self) -> LoadedValues[Any, Any]:
+        # A class with an __init__ of its own need not think of this one.
+        return LoadedValues(self.load, self.capacity, self.policy, self.ttl_s, self.clock)
 
     @abstractmethod
     def load(self, keys: Sequence[Any]) -> Sequence[Any]:

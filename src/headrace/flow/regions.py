@@ -21,7 +21,8 @@ from headrace.flow.substreams import Tracked
 
 AGENT: Final = "tracker"
 REPORTS: Final = "headrace-reports"
-GONE: Final = "gone"
+GONE: Final = "headrace:gone"
+"""An output that no stage can be called like."""
 _WORDS: Final = ("start", "end")
 _OFTEN: Final = 1024
 
@@ -90,15 +91,11 @@ def with_agent(graph: Graph) -> Graph:
     tracked = _one(graph, [each for _, _, each in asked])
     if any(node.name == AGENT for node in graph.nodes):
         raise FlowError(f"flow {graph.name} is tracked, and {AGENT} is what its agent is called; rename that stage")
+    for _, arrow, _ in asked:
+        tracked = _known(graph.node(arrow.node), arrow, tracked)
+    label = tracked.label
+    assert label is not None
     graph = _merged_apart(graph)
-    producer = graph.node(asked[0][1].node)
-    schema = producer.schema_of(asked[0][1].output)
-    if schema is None:
-        raise FlowError(f"{producer.name}: it must be known which columns it gives, to be tracked")
-    problem = tracked.problem(schema)
-    if problem is not None:
-        raise FlowError(f"{producer.kind} {producer.name}: {problem}")
-    label = tracked.type_in(schema)
     told = notices(label)
     graph, outputs = _with_points(graph, told)
     nodes = {node.name: node for node in graph.nodes}
@@ -120,6 +117,17 @@ def with_agent(graph: Graph) -> Graph:
     return found
 
 
+def _known(producer: Node, arrow: Input, tracked: Tracked) -> Tracked:
+    """With the type of labels, which all that is tracked must have."""
+    schema = producer.schema_of(arrow.output)
+    if schema is None:
+        raise FlowError(f"{producer.name}: it must be known which columns it gives, to be tracked")
+    problem = tracked.problem(schema)
+    if problem is not None:
+        raise FlowError(f"{producer.kind} {producer.name}: {problem}")
+    return replace(tracked, label=tracked.type_in(schema))
+
+
 def without_agent(graph: Graph) -> Graph:
     """As it was before: to be laid out in another way."""
 
@@ -138,7 +146,8 @@ def _one(graph: Graph, asked: list[Tracked]) -> Tracked:
     if len(common) > 1:
         raise FlowError(
             f"flow {graph.name} is tracked in different ways ({', '.join(sorted(each.name for each in asked))}); one "
-            f"flow has one way to tell substreams and their ends: say the same of all tracked streams"
+            f"flow has one way to tell substreams and their ends: say the same of all tracked streams, "
+            f"with the same function object where it is a function: two lambdas are two, even of the same words"
         )
     return next(iter(common))
 
@@ -150,6 +159,8 @@ def _merged_apart(graph: Graph) -> Graph:
         asked = [arrow.tracked for arrow in node.inputs if arrow.tracked is not None]
         if asked and all(arrow.ordering is not None for arrow in node.inputs) and not isinstance(node.behaviour, Ends):
             name, arrows = f"{node.name}-merged", tuple(replace(arrow, tracked=None) for arrow in node.inputs)
+            if any(each.name == name for each in graph.nodes):
+                raise FlowError(f"stage {name}: what {node.name} reads is merged by a stage of this name; rename it")
             schema = graph.node(arrows[0].node).schema_of(arrows[0].output)
             nodes.append(Node(name, node.parallelism, arrows, behaviour=Identity(), schema=schema))
             is_firm, starts = any(each.is_firm for each in asked), any(each.starts for each in asked)
@@ -222,30 +233,44 @@ def _after_ends(graph: Graph) -> set[str]:
 def _check_region(graph: Graph, region: Iterable[str], heads: Mapping[str, str], tracked: Tracked) -> None:
     """All that is on the way within the region must be told apart."""
     inside = set(region)
-    for node in graph.nodes:
-        if node.name not in inside:
-            continue
-        for arrow in node.inputs:
-            producer = graph.node(arrow.node)
-            if arrow.notices or heads.get(arrow.node) not in inside:
-                continue
-            problem = tracked.problem(producer.schema_of(arrow.output))
-            if problem is not None:
-                raise FlowError(
-                    f"{producer.kind} {producer.name} is before something that is tracked: {problem}; let what it "
-                    f"gives to {node.name} keep what tells substreams apart"
-                )
-            source = graph.node(heads[arrow.node])
-            given = producer.schema_of(arrow.output)
-            is_opened_later = source.source is not None and not opens_at(source, tracked)
-            if is_opened_later and given is not None and not tracked.closes_in(given):
-                raise FlowError(
-                    f"source {source.name}: it has no column {tracked.ends.closes}, by which a record closes its "
-                    f"substream; {producer.name} gives {', '.join(given.names)}"
-                )
+    ways = [
+        (node, arrow)
+        for node in graph.nodes
+        for arrow in node.inputs
+        if node.name in inside and not arrow.notices and heads.get(arrow.node) in inside
+    ]
+    for node, arrow in ways:
+        producer = graph.node(arrow.node)
+        given = producer.schema_of(arrow.output)
+        problem = tracked.problem(given)
+        if problem is not None:
+            raise FlowError(
+                f"{producer.kind} {producer.name} is before something that is tracked: {problem}; let what it "
+                f"gives to {node.name} keep what tells substreams apart, as it is"
+            )
+    ends = [arrow.of for node in graph.nodes for arrow in node.inputs if arrow.of is not None]
+    for name, output in [*((arrow.node, arrow.output) for _, arrow in ways), *ends]:
+        if graph.node(heads[name]).source is not None:
+            _check_told(graph, name, output, tracked)
+
+
+def _check_told(graph: Graph, name: str, output: str, tracked: Tracked) -> None:
+    """A source, or one of the stages from it to here, must tell records apart, and which of them close."""
+    last = producer = graph.node(name)
+    given = producer.schema_of(output)
+    while not tells(producer.schema_of(output), tracked):
+        if producer.source is not None:
+            problem = None if given is None else tracked.problem(given) or tracked.closes_problem(given)
+            raise FlowError(f"{last.kind} {last.name}: {problem or 'it must be known which columns it gives'}")
+        arrow = producer.inputs[0]
+        producer, output = graph.node(arrow.node), arrow.output
 
 
 def opens_at(source: Node, tracked: Tracked) -> bool:
     """Can it be told at the source itself what a record belongs to, and what it closes?"""
-    schema = source.schema
-    return schema is not None and tracked.problem(schema) is None and tracked.closes_in(schema)
+    return tells(source.schema, tracked)
+
+
+def tells(schema: pa.Schema | None, tracked: Tracked) -> bool:
+    """Can records of these columns be told apart, and which of them close?"""
+    return schema is not None and tracked.problem(schema) is None and tracked.closes_problem(schema) is None

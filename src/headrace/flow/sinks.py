@@ -13,8 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import FlowError
+from headrace.errors import FlowError, HeadraceError
 from headrace.flow.io import Opening, Sink, SinkWriter
+from headrace.model.failures import shown, stage_failed
 from headrace.model.folders import make_folder, sync_folder
 
 _DIGITS: Final = 15
@@ -148,15 +149,22 @@ class Callback(Sink):
     shows_at_commit = False
 
     def open(self, opening: Opening, committed: Any) -> SinkWriter:
-        return _CallbackWriter(self.function)
+        return _CallbackWriter(self.function, opening.node or opening.task)
 
 
 class _CallbackWriter(SinkWriter):
-    def __init__(self, function: Callable[[pa.RecordBatch], Any]):
-        self._function = function
+    def __init__(self, function: Callable[[pa.RecordBatch], Any], sink: str):
+        self._function, self._sink = function, sink
 
     def write(self, first: int, batch: pa.RecordBatch) -> None:
-        self._function(batch)
+        """Raises StageFailed."""
+        try:
+            self._function(batch)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            record = shown(batch.slice(0, 1).to_pylist()[0]) if batch.num_rows else "none"
+            raise stage_failed(self._sink, error, f"one of {batch.num_rows} from {record}") from error
 
     def cut(self) -> Callable[[], Any]:
         return lambda: None

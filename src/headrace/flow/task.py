@@ -81,7 +81,7 @@ class Task:
         waits = [edge.ordering.wait_s for edge in plan.edges if edge.consumer == task.vertex.name and edge.ordering]
         self.merging = Merging(task.merges, plan.carried.keys, losses, waits[0]) if task.merges else None
         region = plan.region if plan.region is not None and task.vertex.name in plan.region.group_of else None
-        tracking = None if region is None else TaskTracking(plan, task, region)
+        tracking = None if region is None else TaskTracking(plan, task, region.at(task.name))
         self.tracking = None if tracking is not None and tracking.is_counted else tracking
         self.sending = Sending(plan, task, self.order, self.tracking)
         self.delivering = Delivering(plan.graph, task, self.name, self.sending)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -25,9 +26,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import FlowError
 from headrace.flow.hashing import can_hash, hash_rows
+from headrace.flow.labelling import Labels
 from headrace.flow.operators import Stage, empty
 from headrace.flow.routing import Route, custom
-from headrace.flow.substreams import Labels, Tracked
+from headrace.flow.substreams import Tracked
 from headrace.model.failures import problem_of
 
 Ints = npt.NDArray[np.int64]
@@ -46,14 +48,14 @@ def window_join(
     kind: str,
     left: Any,
     right: Any,
-    on: tuple[str | Sequence[str], str | Sequence[str]],
+    on: str | tuple[str | Sequence[str], str | Sequence[str]],
     given: Mapping[str, str],
     how: How = "inner",
 ) -> type[WindowJoin]:
     """A class of `hr.Stage` for a stream of these columns that is tracked by the same `by`.
 
     `kind`   the column that tells both kinds apart, by its values `left` and `right`; others are left aside
-    `on`     the columns that must be equal: of the left kind, and of the right; null equals nothing
+    `on`     the columns that must be equal: of the left kind, and of the right; null equals nothing; one name for both
     `given`  what it gives, by name: "left.COLUMN", "right.COLUMN", or "window" for the substream itself
     `how`    "inner" gives every pair; "left" also what has no other, with nulls; "semi" each left one that has another,
              once; "anti" each that has none
@@ -63,6 +65,11 @@ def window_join(
 
     Several tasks need `route=` its `route`, which brings records with equal keys together; `schema=` its `gives`.
     """
+    on = (on, on) if isinstance(on, str) else on
+    if not isinstance(on, Sequence) or len(on) != 2:
+        raise FlowError(
+            f"window_join(on={on!r}): give a column, or two: those of the left kind, and those of the right"
+        )
     join = _checked(Join(by, kind, left, right, _names(on[0]), _names(on[1]), dict(given), how, schema))
     values = {"join": join, "route": custom(join.route), "gives": join.gives}
     return type(f"{left} joined with {right}", (WindowJoin,), values)
@@ -82,7 +89,7 @@ class Join:
     how: How
     schema: pa.Schema
 
-    @property
+    @cached_property
     def window_type(self) -> pa.DataType:
         return Tracked(self.by).type_in(self.schema)
 
@@ -109,7 +116,7 @@ class Join:
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, int, pa.RecordBatch]]:
         """Of each window and each kind, 0 for left: what there is of it, in its order."""
-        labels = Tracked(self.by).meaning().labels([batch]).dictionary_encode()
+        labels = Tracked(self.by, label=self.window_type).labels_of(batch).dictionary_encode()
         codes, names = labels.indices.fill_null(-1).to_numpy(zero_copy_only=False), labels.dictionary.to_pylist()
         kinds = batch.column(self.kind)
         for side, (value, schema) in enumerate(zip((self.left, self.right), self.kept, strict=True)):

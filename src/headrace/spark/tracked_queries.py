@@ -83,7 +83,9 @@ def track_queries(
 def _check(spark: SparkSession, links: Sequence[Link], at: str, trigger: Mapping[str, Any] | None) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise FlowError("track_queries runs its ledger in this process: use a classic session, not Spark Connect")
-    if not links or not all(isinstance(each, Link) for each in links):
+    if not isinstance(at, str) or not at:
+        raise FlowError(f"track_queries(at={at!r}): name a folder that is the tracker's alone")
+    if isinstance(links, Link) or not links or not all(isinstance(each, Link) for each in links):
         raise FlowError("track_queries needs links, in the order of the queries: links=[link('orders', ...), ...]")
     if links[0].ends is None:
         raise FlowError(

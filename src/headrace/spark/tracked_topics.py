@@ -19,7 +19,7 @@ from headrace.spark.kafka import add_kafka
 from headrace.spark.query_paths import TIMEOUT_S, Client, Paths
 from headrace.spark.tracked_journal import local_path
 from headrace.state.places import Place, place_of
-from headrace.track.links import Committed, Offsets, Seen
+from headrace.track.links import KEEP_THEM, Committed, Offsets, Seen
 
 _NEW_S: Final = 2.0
 """A topic that was made a moment ago may not be known yet."""
@@ -200,33 +200,39 @@ class Checkpoint:
     def __init__(self, number: int, link: Link):
         self._link, self._name = link, f"query {number + 1} (checkpoint {link.checkpoint})"
         self._place: Place = place_of(local_path(link.checkpoint))
-        self._batch = -1
+        self._batch, self._query = -1, ""
 
     def check(self) -> None:
         """Raises FlowError for a query that cannot be tracked, as far as it has run."""
         self.news()
-        self._batch = -1
+        self._batch, self._query = -1, ""
 
     def news(self) -> Committed | None:
-        """What is committed, if it is another batch than the last time."""
+        """What is committed, if it is another batch than the last time, or of another query in the same place."""
         commits = [int(name) for name in self._place.files("commits") if name.isdigit()]
-        if not commits or max(commits) == self._batch:
+        if not commits:
+            if self._batch < 0:
+                return None
+            raise FlowError(f"{self._name} has no commits any more: its checkpoint was deleted; {KEEP_THEM}")
+        batch, metadata = max(commits), self._text("", "metadata")
+        query = None if metadata is None else str(json.loads(metadata)["id"])
+        if query is None or (batch, query) == (self._batch, self._query):
             return None
-        batch = max(commits)
-        text, query = self._text("offsets", str(batch)), self._text("", "metadata")
-        if text is None or query is None:
+        offsets = self._text("offsets", str(batch))
+        if offsets is None:
             return None  # deleted since: the next look tells
         if self._batch < 0:
             self._check_state()
-        self._batch, found = batch, positions(text, self._link.topic)
+        self._batch, self._query, found = batch, query, positions(offsets, self._link.topic)
         if found is None:
-            if "-" in text.splitlines():
+            if "-" in offsets.splitlines():
                 return None  # a source that had nothing to read yet
             raise FlowError(
-                f"{self._name} does not read topic {self._link.topic}, but {', '.join(topics_of(text)) or 'no topic'}; "
-                f"give each link the checkpoint of the query that reads its topic"
+                f"{self._name} does not read topic {self._link.topic}, but "
+                f"{', '.join(topics_of(offsets)) or 'no topic'}; give each link the checkpoint of the query that reads "
+                f"its topic"
             )
-        return Committed(json.loads(query)["id"], found)
+        return Committed(query, found)
 
     def _check_state(self) -> None:
         if "state" in self._place.folders("") and not self._link.stateful_ok:

@@ -29,12 +29,26 @@ class Meaning:
     """May any task begin a substream? Where ends are promised, only sources do."""
 
 
+def is_nanoseconds(type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type) and type.unit == "ns")
+
+
 def as_numbers(labels: pa.Array) -> pa.Array:
-    """Labels that rise, as whole numbers."""
+    """Labels that rise, as whole numbers: days of dates, microseconds of time stamps, or nanoseconds if they have them.
+
+    Raises FlowError.
+    """
+    if is_nanoseconds(labels.type):
+        return labels.view(pa.int64())
     if pa.types.is_timestamp(labels.type):
         return labels.cast(pa.timestamp("us", labels.type.tz), safe=False).view(pa.int64())
     if pa.types.is_date32(labels.type):
         return labels.cast(pa.int32()).cast(pa.int64())
     if not pa.types.is_integer(labels.type):
         raise FlowError(f"substreams are {labels.type}; those that rise are whole numbers, dates or time stamps")
-    return labels.cast(pa.int64())
+    try:
+        return labels.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise FlowError(
+            f"substreams that rise are whole numbers below 2**63 ({error}); take away what is above"
+        ) from None

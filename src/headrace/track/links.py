@@ -59,6 +59,12 @@ class Read:
     rows: Sequence[Seen]
 
 
+KEEP_THEM: Final = (
+    "what it reads again it makes again, and nothing tells that from what is new: keep checkpoints, or start a tracker "
+    "anew, with another folder (at=)"
+)
+
+
 @dataclass(frozen=True)
 class Committed:
     """How far a query is, which Spark knows by an id."""
@@ -329,18 +335,14 @@ class LinkAgent:
         known, name = self.committed[link], self.links[link]
         if known is None:
             return
-        fix = (
-            "what it reads again it makes again, and nothing tells that from what is new: keep checkpoints, or start "
-            "a tracker anew, with another folder (at=)"
-        )
         query = f"query {link + 1} (checkpoint {name.checkpoint})"
         if known.query != found.query:
-            raise FlowError(f"{query} is another one than before: its checkpoint was deleted or replaced; {fix}")
+            raise FlowError(f"{query} is another one than before: its checkpoint was deleted or replaced; {KEEP_THEM}")
         for partition, was in sorted(known.positions.items()):
             now = found.positions.get(partition, 0)
             if now < was:
                 place = f"topic {name.topic}, partition {partition}"
-                raise FlowError(f"{query} has gone back from offset {was} to {now} on {place}; {fix}")
+                raise FlowError(f"{query} has gone back from offset {was} to {now} on {place}; {KEEP_THEM}")
 
     def _on_ends(self, ends: Ends) -> None:
         for link, offsets in ends.ends.items():

@@ -296,3 +296,25 @@ def test_a_state_that_is_not_whole_is_refused() -> None:
         hr.FlowError, match="stage a: 1 of 2 tasks have given a state at epoch 2; there are epochs 1, 2"
     ):
         state_at(records, 2, "a", tasks=2)
+
+
+@pytest.mark.parametrize("wrapped", [snapshotted, lambda function: starting_from(function, 0)])
+def test_a_function_has_no_state(wrapped: Any) -> None:
+    with pytest.raises(hr.FlowError, match=r"give a class of hr\.Stage; a function has no state"):
+        wrapped(lambda batch: batch)
+
+
+def test_a_state_that_is_torn() -> None:
+    records = [{"epoch": 1, "stage": "a", "state": '{"x": '}]
+    with pytest.raises(hr.FlowError, match=r"the state at epoch 1 is not what a snapshot gave \(JSONDecodeError"):
+        state_at(records, 1)
+
+
+def test_records_without_the_column_of_epochs() -> None:
+    class Nothing(hr.Stage):
+        def on_batch(self, batch: pa.RecordBatch) -> Any:
+            return None
+
+    stage = snapshotted(Nothing, "sums")()
+    with pytest.raises(hr.FlowError, match="stage sums: its records have no column epoch, but x; say by= the column"):
+        stage.on_batch(pa.record_batch({"x": [1]}))

@@ -342,6 +342,42 @@ def test_state_of_another_order_of_stages_is_refused(store: FlowStore) -> None:
         _begun(store, drawn("ba"))
 
 
+def _tracked(**how: Any) -> Plan:
+    flow = Flow("f")
+    stream = flow.source("s", hr.generate(_make, 10)).tracked(**{"by": "n", **how})
+    flow.sink("out", stream, hr.callback(_ignored), parallelism=2, route=hr.rebalance())
+    return make_plan(flow.graph())
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"ends": hr.rising()}, r"by n \(int64\), ended with the sources, and is by n \(int64\), ended by higher ones"),
+        ({"by": hr.windows("n", 1)}, r"and is by Windows\(column='n', size_us=1000000\) \(int64\)"),
+        ({"by": lambda batch: batch["n"].cast(pa.int32())}, r"and is by <lambda> \(int32\)"),
+    ],
+)
+def test_state_of_what_was_tracked_otherwise_is_refused(store: FlowStore, how: dict[str, Any], message: str) -> None:
+    store.check(_tracked())
+    with pytest.raises(FlowError, match=f"was laid out otherwise: what is tracked was .*{message}"):
+        store.check(_tracked(**how))
+    store.check(_tracked())
+
+
+def test_how_far_labels_fall_back_may_change(store: FlowStore) -> None:
+    store.check(_tracked(ends=hr.rising()))
+    store.check(_tracked(ends=hr.rising(slack=5)))
+
+
+def test_what_is_tracked_is_not_asked_of_flows_that_did_not_write_it(store: FlowStore, tmp_path: Path) -> None:
+    store.check(_tracked())
+    path = tmp_path / "f" / "flow"
+    record = unseal_record(path.read_bytes(), "flow")
+    del record["layout"]["what is tracked"]
+    path.write_bytes(seal_record(record))
+    store.check(_tracked(ends=hr.rising()))
+
+
 def test_a_newer_format_is_refused(store: FlowStore, tmp_path: Path) -> None:
     _begun(store, _plan())
     path = tmp_path / "f" / "flow"

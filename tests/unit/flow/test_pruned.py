@@ -214,6 +214,27 @@ def test_how_values_are_kept_is_in_the_status_of_the_task() -> None:
     operator.ended(4)
     assert given.column("x").to_pylist() == [6, 8, 6]
     assert operator.report() == {"keys": 1, "most": 2, "hits": 1, "misses": 2, "loads": 2, "pruned": 1}
-    again = ForBatch(Doubled, is_class=True).open(Shape("doubled", {"": schema}))
+    again = ForBatch(Lists, is_class=True).open(Shape("doubled", {"": schema}))
     again.restore([operator.content()])
     assert again.report() == {"keys": 0, "most": 0, "hits": 0, "misses": 0, "loads": 0, "pruned": 0}
+
+
+class Lists(PrunedStage):
+    """Its own `__init__` does not call that of its class."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def load(self, keys: Sequence[int]) -> Any:
+        self.asked += 1
+        return [key * 2 for key in keys] if self.asked == 1 else {key: key * 2 for key in keys}
+
+    def on_batch(self, batch: Any) -> Any:
+        return None
+
+
+def test_a_load_that_gives_no_list_is_named() -> None:
+    stage = Lists()
+    assert stage.kept.use([1, 2]) == [2, 4]
+    with pytest.raises(FlowError, match=r"Lists\.load gave a dict; it must give a list of values"):
+        stage.kept.use([3])

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.errors import FlowError
+from headrace.errors import FlowError, StageFailed
 from headrace.flow.io import Opening, SinkWriter
 
 _NUMBERS = pa.schema([("n", pa.int64())])
@@ -202,6 +202,15 @@ def test_a_folder_that_has_gone_is_told_of(tmp_path: Path) -> None:
         FlowError, match=r"sink folder .*gone: cannot write f-ff-out-0-000000000000000\.parquet \(No such file"
     ):
         _write(_writer(tmp_path / "gone"), 0, 3)
+
+
+def test_a_callback_that_raises_is_named_with_record_and_line() -> None:
+    def shop(batch: pa.RecordBatch) -> None:
+        raise ValueError("closed")
+
+    writer = hr.callback(shop).open(Opening("f", "x.0", 0, 1, 0, node="out"), None)
+    with pytest.raises(StageFailed, match=r"stage out: ValueError: closed\n.* in shop: .*\n.* one of 2 from {'n': 0}"):
+        writer.write(0, _batch(0, 2))
 
 
 def test_a_callback_is_called_at_once() -> None:

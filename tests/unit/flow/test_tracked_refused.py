@@ -79,6 +79,15 @@ def test_two_ways_to_track_one_flow() -> None:
         flow.graph()
 
 
+def test_two_lambdas_of_one_flow_are_two() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    flow.sink("a", stream.tracked(by=lambda b: b["x"]), CALL)
+    flow.sink("b", stream.tracked(by=lambda b: b["x"]), CALL)
+    with pytest.raises(FlowError, match="with the same function object where it is a function: two lambdas are two"):
+        flow.graph()
+
+
 def test_ends_of_a_stream_that_is_not_tracked() -> None:
     flow = Flow("f")
     with pytest.raises(FlowError, match=r"s is not tracked; say s.tracked"):
@@ -260,7 +269,7 @@ def test_what_a_stage_raises_at_an_end_is_named() -> None:
             raise ValueError("no")
 
     flow = Flow("f")
-    with pytest.raises(StageFailed, match="stage count: ValueError: no"):
+    with pytest.raises(StageFailed, match=r"stage count: ValueError: no\n.*\n.*record none: at the end of 0"):
         drawn(flow.source("s", numbers()).tracked(by="x", ends=hr.marker("last")), flow, Raises)
 
 
@@ -270,3 +279,31 @@ def test_tracker_is_a_name_of_its_own() -> None:
     flow.sink("out", stream.tracked(by="x"), CALL)
     with pytest.raises(FlowError, match="tracker is what its agent is called; rename that stage"):
         flow.graph()
+
+
+def test_a_stage_that_is_called_as_the_one_that_merges_for_another() -> None:
+    flow = Flow("f")
+    first, second = (flow.stage(name, same, flow.source(f"s-{name}", numbers())) for name in ("a", "count-merged"))
+    ordered = [each.ordered(by="n") for each in (first, second)]
+    drawn_of = [each.tracked(by="x") for each in ordered]
+    flow.sink("out", flow.stage("count", Counts, *drawn_of, parallelism=1), CALL)
+    with pytest.raises(FlowError, match="stage count-merged: what count reads is merged by a stage of this name"):
+        flow.graph()
+
+
+@pytest.mark.parametrize("name", ["headrace-reports", "headrace-tracking"])
+def test_names_that_are_not_for_stages(name: str) -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    with pytest.raises(FlowError, match=f"stage name '{name}': names that begin with headrace- are those of Headrace"):
+        flow.stage(name, same, stream)
+    with pytest.raises(FlowError, match=f"side output name '{name}'"):
+        flow.stage("a", Counts, stream, sides={name: SCHEMA})
+
+
+@pytest.mark.parametrize("name", ["gone", "reports", "start"])
+def test_a_reader_may_be_called_as_what_a_tracker_says(name: str) -> None:
+    flow = Flow("f")
+    tracked = flow.source("s", numbers()).tracked(by="x", ends=hr.marker("last"))
+    flow.sink("out", flow.stage(name, Counts, tracked, parallelism=1, route=hr.rebalance()), CALL)
+    assert sorted(run_sequentially(flow.graph())["out"].column("n").to_pylist()) == [4, 4, 4]

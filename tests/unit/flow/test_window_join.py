@@ -272,3 +272,12 @@ def test_query_8_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     flow = _flow(20_000, (2, 2, 2), hr.parquet(str(tmp_path / "out")))
     assert flow.start(spark, tmp_path / "at", commit_s=0.3).wait(100)
     _assert_query_8(written(tmp_path / "out"), 20_000)
+
+
+def test_one_column_that_both_kinds_are_joined_by() -> None:
+    schema = pa.schema([("ts", pa.int64()), ("kind", pa.string()), ("a", pa.int64())])
+    how: dict[str, Any] = {"by": "ts", "kind": "kind", "left": "l", "right": "r", "given": {"a": "left.a"}}
+    join = hr.window_join(schema, on="a", **how).join
+    assert (join.left_on, join.right_on) == (("a",), ("a",))
+    with pytest.raises(hr.FlowError, match="give a column, or two: those of the left kind, and those of the right"):
+        hr.window_join(schema, on=("a",), **how)  # type: ignore[arg-type]

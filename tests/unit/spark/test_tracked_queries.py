@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ def test_only_what_is_committed_counts(tmp_path: Path) -> None:
     assert found.news() is None
     checkpoint(tmp_path, 9, {"a": 10})
     assert found.news() == Committed("q", {0: 10})
+
+
+def test_a_checkpoint_of_another_query_at_the_same_batch(tmp_path: Path) -> None:
+    found = Checkpoint(0, a_link("a", tmp_path / "c"))
+    checkpoint(tmp_path / "c", 0, {"a": 5})
+    assert found.news() == Committed("q", {0: 5})
+    shutil.rmtree(tmp_path / "c")
+    checkpoint(tmp_path / "c", 0, {"a": 5}, query="r")
+    assert found.news() == Committed("r", {0: 5})
+    assert found.news() is None
+
+
+def test_a_checkpoint_that_is_deleted(tmp_path: Path) -> None:
+    found = Checkpoint(0, a_link("a", tmp_path / "c"))
+    checkpoint(tmp_path / "c", 0, {"a": 5})
+    found.news()
+    shutil.rmtree(tmp_path / "c")
+    with pytest.raises(FlowError, match=r"query 1 \(checkpoint .*\) has no commits any more: its checkpoint was"):
+        found.news()
 
 
 def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
