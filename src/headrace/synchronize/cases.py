@@ -196,7 +196,7 @@ class _Reached:
 
 
 def _draw_path(rng: Random, sample: Sample, size: int, most_forks: int = MOST_FORKS) -> _Reached:
-    place, last = sample.root, None
+    place, last = sample.draw_root(rng), None
     path: list[Saw | Fork] = []
     forks = rng.randint(0, most_forks)
     for number in range(forks + 1):

@@ -31,7 +31,7 @@ from headrace.synchronize.cases import (
     smaller,
 )
 from headrace.synchronize.guarded import Bench, Breach, Calls
-from headrace.synchronize.program import Program, Tag, pairs_of
+from headrace.synchronize.program import Program, Tag, kind_of, pairs_of
 from headrace.synchronize.samples import Sample, read_events, tag_columns
 from headrace.synchronize.stories import RULES, sentences, told
 from headrace.synchronize.tags import tag_text
@@ -45,6 +45,7 @@ _DRAWS_A_CASE: Final = 4
 _SHRINKING: Final = 600
 _MOST_COMPARED: Final = 120
 """Tags of which each is asked about each."""
+_KINDS_NAMED: Final = 5
 
 Draw = Callable[[Random, Sample, int], Case | None]
 _DRAWS: Final[dict[str, Draw]] = {
@@ -261,11 +262,18 @@ def _notes(bench: Bench, tolerance: float) -> Iterator[str]:
     if silent:
         yield f"the sample has no event with the tag {sample.tags_text(silent)}"
     if len(sample.all_tags) > len(sample.has_events):
-        yield f"{len(sample.has_events)} of {len(sample.all_tags)} tags were tried"
-    kinds = {tag[0] if isinstance(tag, tuple) else tag for tag in [*sample.all_tags, *(program.tags or ())]}
+        yield f"{len(sample.has_events)} of {len(sample.all_tags)} tags were tried{_kinds_left_out(sample)}"
+    kinds = {kind_of(tag) for tag in [*sample.all_tags, *(program.tags or ())]}
     named = [kind for key, others in (program.table or {}).items() for kind in (key, *others)]
     unknown = [str(kind) for kind in dict.fromkeys(named) if kind not in kinds]
     if unknown:
         yield f"depends speaks of {', '.join(unknown)}, and no event has that tag"
     if bench.has_floats and not tolerance:
         yield "states have floats: with other values, sums may differ in their last digits"
+
+
+def _kinds_left_out(sample: Sample) -> str:
+    tried = {kind_of(sample.tags[number]) for number in sample.has_events}
+    left = [str(kind) for kind in dict.fromkeys(map(kind_of, sample.all_tags)) if kind not in tried]
+    more = f" and {len(left) - _KINDS_NAMED} more" if len(left) > _KINDS_NAMED else ""
+    return f", and nothing of the kind {', '.join(left[:_KINDS_NAMED])}{more}" if left else ""

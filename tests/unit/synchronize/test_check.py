@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from random import Random
 from typing import Any
 
@@ -171,9 +172,28 @@ def test_of_many_tags_those_that_belong_together_are_tried() -> None:
     rows = [{"kind": "i", "key": key, "value": 1} for key in range(500)]
     rows += [{"kind": "r", "key": key, "value": 1} for key in range(300, 400)]
     checked = check(KeyCounters, rows, rounds=30)
-    assert checked.notes == ("16 of 600 tags were tried",)
+    assert checked.notes == ("64 of 600 tags were tried",)
     with pytest.raises(ProgramInconsistent, match="breaks the rule join-update"):
         check(programs.IgnoresPredicates, rows)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("program", "tag"), [(programs.EndOfDayForgotten, ("kind", "shop")), (programs.AllForgotten, "id")]
+)
+def test_rare_events_that_all_depend_on_are_tried_among_many_tags(program: type[Program], tag: Any, seed: int) -> None:
+    with pytest.raises(ProgramInconsistent) as raised:
+        check(program, programs.MANY_SHOPS, tag=tag, seed=seed)
+    assert raised.value.rule == "independence"
+    assert raised.value.events <= 3
+    checked = check(programs.EndOfDay, programs.MANY_SHOPS, tag=("kind", "shop"), seed=seed)
+    assert checked.notes == ("64 of 81 tags were tried",)
+
+
+def test_kinds_that_were_not_tried_are_named() -> None:
+    rows = [{"id": f"i{number}", "kind": "sale", "shop": "s", "cents": 1} for number in range(100)]
+    (note,) = check(programs.AllForgotten, rows, tag="id", rounds=5).notes
+    assert re.fullmatch(r"64 of 100 tags were tried, and nothing of the kind (i\d+, ){4}i\d+ and 31 more", note)
 
 
 class _Alone(Program):
