@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,59 @@ def test_a_flow_whose_workers_are_killed(spark: SparkSession, tmp_path: Path) ->
     kill_workers(job, kills=2, seed=1, pause_s=(0.2, 0.8))
     assert job.wait(200)
     assert rows_of(pq.read_table(tmp_path / "out")) == expected_of("key_counters", events)
+
+
+SCRIPT = """
+from __future__ import annotations
+from dataclasses import dataclass
+import headrace as hr
+from headrace.demo.programs import EventWindows
+
+@dataclass(frozen=True)
+class Sum:
+    cents: int
+
+@dataclass(frozen=True)
+class Book:
+    sums: dict[str, Sum]
+
+def book(cents):
+    return Book({"all": Sum(cents)})
+
+class Booked(EventWindows):
+    update_batch = None
+
+    def init(self):
+        return book(0)
+
+    def update(self, state, event):
+        cents, given = EventWindows.update(self, state.sums["all"].cents, event)
+        return book(cents), given
+
+    def fork(self, state, left, right):
+        return tuple(map(book, EventWindows.fork(self, state.sums["all"].cents, left, right)))
+
+    def join(self, left, right):
+        return book(left.sums["all"].cents + right.sums["all"].cents)
+
+def run(df, **options):
+    return df.transform(hr.synchronize(Booked(), arrival="arrival", parallelism=2, tasks=1, **options))
+
+rows = run(spark.read.parquet(events)).collect()
+stream = run(spark.readStream.schema(spark.read.parquet(events).schema).parquet(events + "*"), state=at + "/state")
+query = stream.writeStream.format("noop").option("checkpointLocation", at + "/checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_states_of_a_script_whose_annotations_are_texts(spark: SparkSession, tmp_path: Path) -> None:
+    """In a worker these name nothing: `__main__` is another module there."""
+    events = events_of("event_windows", seed=5)
+    pq.write_table(events, tmp_path / "events.parquet")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    given = {"spark": spark, "events": str(tmp_path / "events.parquet"), "at": str(tmp_path)}
+    found = runpy.run_path(str(tmp_path / "script.py"), given, "__main__")
+    assert Counter(map(tuple, found["rows"])) == expected_of("event_windows", events)
 
 
 class Dying(EventWindows):

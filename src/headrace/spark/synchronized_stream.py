@@ -34,6 +34,7 @@ class StreamingTask:
 
     plan: Plan
     inputs: Inputs
+    codec: Codec
     names: tuple[str, ...]
     streams: tuple[str, ...]
     """All streams there are; one without a name where nothing was said."""
@@ -46,8 +47,7 @@ class StreamingTask:
         if batch is None or query is None:
             raise StateError("a streaming program ran outside of a streaming query")
         program = self.plan.space.program
-        codec = Codec(program)
-        versions = Versions(place_of(self.location), query, program.name, codec)
+        versions = Versions(place_of(self.location), query, program.name, self.codec)
         before = versions.load(int(batch), program.init())
         parts = [part for part in batches if part.num_rows]
         rows = pa.Table.from_batches(parts) if parts else pa.table({})
@@ -63,7 +63,7 @@ class StreamingTask:
         try:
             reached = {name: max(each.get(name, FAR) for each in (newest, *heard)) for name in self.streams}
             ready, waiting = self._split(rows, before, min(reached.values()), gang.task)
-            task = GangTask(self.plan, gang, codec, pa.schema([(name, pa.null()) for name in self.names]))
+            task = GangTask(self.plan, gang, self.codec, pa.schema([(name, pa.null()) for name in self.names]))
             try:
                 yield from task.run_stretch(before.state, ready)
             except Exception as error:
