@@ -31,6 +31,7 @@ from headrace.synchronize.cases import (
     smaller,
 )
 from headrace.synchronize.guarded import Bench, Breach, Calls
+from headrace.synchronize.plan import handles_kind
 from headrace.synchronize.program import Program, Tag, kind_of, pairs_of
 from headrace.synchronize.samples import Sample, read_events, tag_columns
 from headrace.synchronize.stories import RULES, sentences, told
@@ -235,7 +236,19 @@ def _check_handles(program: Program, sample: Sample) -> int:
             if kind is sample.root.kind and not answer:
                 said = f"handles({kind.__name__}, {tag_text(tag)}) is {shown(answer)}"
                 raise _broken(program, "types", [("", f"{said}, and {kind.__name__} is the initial state")])
+            _check_bucket(program, kind, tag, answer)
     return len(kinds) * len(sample.tags)
+
+
+def _check_bucket(program: Program, state: type, tag: Tag, answer: bool) -> None:
+    """Where keys share buckets, plans know the kind of a tag alone."""
+    if program.table is None or program.tags is not None or not isinstance(tag, tuple) or len(tag) < 2:
+        return
+    of_kind = handles_kind(program, state, tag[0])
+    if bool(of_kind) != bool(answer):
+        told = [(f"{tag_text(tag)}", answer), (f"({tag[0]!r},)", of_kind)]
+        story = [("", f"handles({state.__name__}, {asked}) is {shown(said)}") for asked, said in told]
+        raise _broken(program, "types", [*story, ("", "and keys share buckets: it is asked about kinds alone")])
 
 
 def _broken(

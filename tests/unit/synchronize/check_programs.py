@@ -337,3 +337,25 @@ class AllForgotten(Program):
 
     def join(self, left: Any, right: Any) -> Any:
         return left + right
+
+
+class KeyedTypes(OrdersAndClicks):
+    """As OrdersAndClicks, with a key that does not count."""
+
+    tag = ("kind", "shop")  # type: ignore[assignment]
+
+    def handles(self, kind: type, tag: Any) -> bool:
+        return super().handles(kind, tag[0])
+
+    def examples(self) -> list[dict[str, Any]]:
+        return [{**event, "shop": "north"} for event in super().examples()]
+
+
+class HandlesAKey(KeyedTypes):
+    def handles(self, kind: type, tag: Any) -> bool:
+        return super().handles(kind, tag) and (kind is not Clicks or tag[1] != "south")
+
+
+class HandlesNoKey(KeyedTypes):
+    def handles(self, kind: type, tag: Any) -> bool:
+        return super().handles(kind, tag) and (kind is not Clicks or len(tag) == 2)

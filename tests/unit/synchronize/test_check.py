@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ProgramError, ProgramInconsistent, StageFailed
+from headrace.flow.synchronized import planned
 from headrace.synchronize.cases import judged
 from headrace.synchronize.check import check
 from headrace.synchronize.equality import differences, row_differences
 from headrace.synchronize.guarded import Bench, Calls
+from headrace.synchronize.inputs import Inputs
 from headrace.synchronize.program import Program
 from headrace.synchronize.samples import Sample, read_events
 from headrace.synchronize.stories import RULES
@@ -215,6 +217,17 @@ def test_what_was_not_tried_is_noted() -> None:
         "depends speaks of barier, and no event has that tag",
         "states have floats: with other values, sums may differ in their last digits",
     )
+
+
+def test_handles_is_asked_what_plans_ask() -> None:
+    check(programs.KeyedTypes, rounds=30)
+    with pytest.raises(ProgramError, match=r"handles\(Clicks, \('\w+',\)\) raised IndexError.*let it look at tag\[0\]"):
+        check(programs.HandlesAKey)
+    with pytest.raises(ProgramError, match=r"handles\(Clicks, \('\w+',\)\) raised IndexError"):
+        planned(programs.HandlesAKey(), Inputs("P", "t", ("kind", "shop")), 2, None, "by_rate")
+    with pytest.raises(ProgramInconsistent, match="keys share buckets") as raised:
+        check(programs.HandlesNoKey)
+    assert "handles(Clicks, click(north)) is True" in raised.value.story
 
 
 class _NoRow(EventWindows):
