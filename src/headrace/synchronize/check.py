@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ProgramError, ProgramInconsistent
-from headrace.model.failures import shown, stage_failed
+from headrace.model.failures import RAISED, shown, stage_failed
 from headrace.synchronize.cases import (
     Case,
     draw_batches,
@@ -149,7 +149,7 @@ def _made(program: Program | type[Program]) -> Program:
 def _try_start(program: Program) -> None:
     try:
         program.init()
-    except Exception as error:
+    except RAISED as error:
         raise stage_failed(f"{program.name}.init", error, "none") from error
 
 
@@ -218,7 +218,7 @@ def _check_depends(program: Program, tags: list[Tag]) -> int:
 def _depends(program: Program, a: Tag, b: Tag) -> Any:
     try:
         return program.depends(a, b)
-    except Exception as error:
+    except RAISED as error:
         raise stage_failed(f"{program.name}.depends", error, f"{tag_text(a)} and {tag_text(b)}") from error
 
 
@@ -230,7 +230,7 @@ def _check_handles(program: Program, sample: Sample) -> int:
         for tag in sample.tags:
             try:
                 answer = program.handles(kind, tag)
-            except Exception as error:
+            except RAISED as error:
                 record = f"{kind.__name__} and {tag_text(tag)}"
                 raise stage_failed(f"{program.name}.handles", error, record) from error
             if kind is sample.root.kind and not answer:

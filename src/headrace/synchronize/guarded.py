@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.errors import FlowError, ProgramError
-from headrace.model.failures import shown, stage_failed
+from headrace.model.failures import RAISED, shown, stage_failed
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.equality import Difference, differences, has_floats, row_differences
 from headrace.synchronize.program import Program
@@ -213,7 +213,7 @@ class Calls:
             return found if shape == "state" else _pair(program, method, shape, found)
         except ProgramError:
             raise
-        except Exception as error:
+        except RAISED as error:
             states = " and ".join(map(shown, arguments if shape == "state" else arguments[:1]))
             record = f"{told}; state {states}" if told else states or "none"
             failure = stage_failed(f"{program.name}.{method}", error, record)

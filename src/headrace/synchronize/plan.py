@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from headrace.errors import PlanError
-from headrace.model.failures import problem_of
+from headrace.model.failures import RAISED, problem_of
 from headrace.synchronize.program import Pair, Program, pairs_of
 from headrace.synchronize.tags import Bucket, ImplementationTag, Other, TagSpace
 
@@ -242,7 +242,7 @@ def handles_kind(program: Program, state: type, kind: Any) -> bool:
     """What a program says of a kind of events whose keys share buckets. Raises PlanError where it asks for the key."""
     try:
         return program.handles(state, (kind,))
-    except Exception as error:
+    except RAISED as error:
         raise PlanError(
             program.name,
             f"handles({state.__name__}, ({kind!r},)) raised {problem_of(error)}; keys share buckets, so it is asked "

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 from random import Random
 from typing import Any
 
@@ -223,11 +224,23 @@ def test_handles_is_asked_what_plans_ask() -> None:
     check(programs.KeyedTypes, rounds=30)
     with pytest.raises(ProgramError, match=r"handles\(Clicks, \('\w+',\)\) raised IndexError.*let it look at tag\[0\]"):
         check(programs.HandlesAKey)
-    with pytest.raises(ProgramError, match=r"handles\(Clicks, \('\w+',\)\) raised IndexError"):
-        planned(programs.HandlesAKey(), Inputs("P", "t", ("kind", "shop")), 2, None, "by_rate")
+    asks = type("Asks", (programs.KeyedTypes,), {"handles": lambda self, kind, tag: tag[1] != "south"})
+    with pytest.raises(ProgramError, match=r"handles\(Both, \('\w+',\)\) raised IndexError"):
+        planned(asks(), Inputs("Asks", "time", ("kind", "shop")), 1, None, "sequential")
     with pytest.raises(ProgramInconsistent, match="keys share buckets") as raised:
         check(programs.HandlesNoKey)
     assert "handles(Clicks, click(north)) is True" in raised.value.story
+
+
+class _Exits(EventWindows):
+    def update(self, state: Any, event: Any) -> Any:
+        sys.exit("enough")
+
+
+def test_a_function_that_exits_is_told_of_as_one_that_raises() -> None:
+    with pytest.raises(StageFailed) as raised:
+        check(_Exits, WINDOWED)
+    assert (raised.value.stage, raised.value.problem) == ("_Exits.update", "SystemExit: enough")
 
 
 class _NoRow(EventWindows):
