@@ -223,17 +223,26 @@ def _column(program: Program, table: pa.Table, name: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
+def _plain_values(program: Program, table: pa.Table, name: str) -> list[Any]:
+    column = _column(program, table, name)
+    if pa.types.is_nested(column.type):
+        raise ProgramError(
+            program.name,
+            f"its tag column {name} has values of type {column.type}; tags are plain values: give several columns, or "
+            f"make a text of it before",
+        )
+    values: list[Any] = column.to_pylist()
+    return values
+
+
 def _chosen(
     program: Program, table: pa.Table, columns: tuple[str, ...], rng: Random
 ) -> tuple[list[Tag], dict[int, int], list[Tag]]:
     """All tags of the events; the rows that are tried, with the numbers of their tags among these; and the tags that
     each case may have."""
-    rows = list(zip(*(_column(program, table, name).to_pylist() for name in columns), strict=True))
-    found: list[Tag] = [row[0] if len(columns) == 1 else row for row in rows]
-    try:
-        counts = Counter(found)
-    except TypeError as error:
-        raise ProgramError(program.name, f"a tag must be a plain value: {error}") from error
+    tag_values = [_plain_values(program, table, name) for name in columns]
+    found: list[Tag] = tag_values[0] if len(columns) == 1 else list(zip(*tag_values, strict=True))
+    counts = Counter(found)
     if program.tags is not None:
         strange = [tag for tag in counts if tag not in program.tags]
         if strange:
