@@ -21,6 +21,7 @@ import pyarrow as pa
 from headrace.errors import ProgramError, ProgramInconsistent
 from headrace.model.failures import RAISED, shown, stage_failed
 from headrace.synchronize.cases import (
+    LARGEST,
     Case,
     draw_batches,
     draw_fork_join,
@@ -39,8 +40,6 @@ from headrace.synchronize.tags import tag_text
 from headrace.synchronize.whole_runs import draw_whole_run
 
 ROUNDS: Final = 300
-LARGEST: Final = 5
-"""How many events a run has at most, in the last rounds; whole runs have twice that."""
 _DRAWS_A_CASE: Final = 4
 """Not all draws make a case: there may be no two sides, or no event left."""
 _SHRINKING: Final = 600

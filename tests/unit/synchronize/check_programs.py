@@ -250,6 +250,13 @@ class BatchDiffers(BatchedWindows):
         return state, pa.RecordBatch.from_pylist(rows, self.outputs)
 
 
+class LongBatchDiffers(BatchedWindows):
+    """What is behind the tenth event of a batch is lost."""
+
+    def update_batch(self, state: Any, events: pa.RecordBatch) -> Any:
+        return super().update_batch(state, events.slice(0, 10))
+
+
 class NotPlain(EventWindows):
     def update(self, state: Any, event: Any) -> Any:
         return (state + complex(event.value, 0), []) if event.kind == "value" else (0, [])

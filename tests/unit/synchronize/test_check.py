@@ -232,6 +232,12 @@ def test_handles_is_asked_what_plans_ask() -> None:
     assert "handles(Clicks, click(north)) is True" in raised.value.story
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_batch_that_is_wrong_where_it_is_long(seed: int) -> None:
+    error = _found(programs.LongBatchDiffers, seed=seed)
+    assert (error.rule, error.events) == ("batches", 11)
+
+
 class _Exits(EventWindows):
     def update(self, state: Any, event: Any) -> Any:
         sys.exit("enough")
