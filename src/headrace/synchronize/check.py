@@ -32,6 +32,7 @@ from headrace.synchronize.cases import (
     smaller,
 )
 from headrace.synchronize.guarded import Bench, Breach, Calls
+from headrace.synchronize.hidden import Shared
 from headrace.synchronize.plan import handles_kind
 from headrace.synchronize.program import Program, Tag, kind_of, pairs_of
 from headrace.synchronize.samples import Sample, read_events, tag_columns
@@ -104,18 +105,20 @@ def check(
     of the program raises; ProgramError where program and events do not fit each other.
     """
     program = _made(program)
-    rng = Random(seed)
+    shared = Shared(program)
     _try_start(program)
+    rng = Random(seed)
     sample = Sample(program, read_events(program, events), tag_columns(program, tag), rng, time)
+    bench = Bench(program, sample, tolerance)
     tried = {"depends": _check_depends(program, [*sample.all_tags, *(program.tags or ())])}
     tried["types"] = _check_handles(program, sample)
-    bench = Bench(program, sample, tolerance)
     calls = 0
     for rule, draw in _DRAWS.items():
         if rule != "batches" or program.is_columnar:
             cases = list(_cases(rng, sample, draw, rounds))
             tried[rule] = len(cases)
             calls += sum(_try(bench, case, seed) for case in cases)
+    _check_shared(bench, shared, rng, seed)
     tried |= dict.fromkeys(_OF_EACH_CALL, calls)
     order = [name for name in RULES if name in tried]
     return Checked(
@@ -124,7 +127,7 @@ def check(
         len(sample.tags),
         seed,
         {name: tried[name] for name in order},
-        tuple(_notes(bench, tolerance)),
+        tuple(_notes(bench)),
     )
 
 
@@ -192,6 +195,27 @@ def _shrunk(bench: Bench, case: Case, breach: Breach) -> Breach:
             if left <= 0:
                 return breach
     return breach
+
+
+def _check_shared(bench: Bench, shared: Shared, rng: Random, seed: int) -> None:
+    """Where something outside of the program's states has changed, what came before must make no difference."""
+    changed = shared.changed()
+    if not changed:
+        return
+    reason = f"{', '.join(changed)} remembers what came before"
+    made, after = list(bench.made.values()), Shared(bench.program)
+    try:
+        for order in (made[::-1], rng.sample(made, len(made))):
+            shared.put_back()
+            calls = Calls(bench)
+            for each in order:
+                calls.again(each, reason)
+    except Breach as breach:
+        # Otherwise another check would begin with what this one has left behind, and find nothing.
+        after = shared
+        raise _broken(bench.program, breach.rule, breach.lines, 1, seed) from None
+    finally:
+        after.put_back()
 
 
 # ---------------------------------------------------------------- tags and types
@@ -262,7 +286,7 @@ def _broken(
 # ------------------------------------------------------------------------- notes
 
 
-def _notes(bench: Bench, tolerance: float) -> Iterator[str]:
+def _notes(bench: Bench) -> Iterator[str]:
     """What a person should know of a check that found nothing."""
     sample, program = bench.sample, bench.program
     if not sample.pairs:
@@ -280,7 +304,7 @@ def _notes(bench: Bench, tolerance: float) -> Iterator[str]:
     unknown = [str(kind) for kind in dict.fromkeys(named) if kind not in kinds]
     if unknown:
         yield f"depends speaks of {', '.join(unknown)}, and no event has that tag"
-    if bench.has_floats and not tolerance:
+    if bench.has_floats and not bench.tolerance:
         yield "states have floats: with other values, sums may differ in their last digits"
 
 

@@ -210,6 +210,65 @@ class RemembersInAGlobal(EventWindows):
         return (0, [(event.time, _LAST[0])]) if event.kind == "barrier" else (state + event.value, [])
 
 
+class _Remembering(EventWindows):
+    """Of each value of `kind` the first event that came is remembered; what becomes of it is said by `_first`."""
+
+    def update(self, state: Any, event: Any) -> Any:
+        first = self._first(event)
+        return (0, [(event.time, state + first)]) if event.kind == "barrier" else (state + event.value, [])
+
+    def _first(self, event: Any) -> int:
+        raise NotImplementedError
+
+
+class RemembersInItsClass(_Remembering):
+    seen: dict[str, int] = {}  # noqa: RUF012
+
+    def _first(self, event: Any) -> int:
+        return self.seen.setdefault(event.kind, event.time)
+
+
+_FIRST: dict[str, list[int]] = {}
+
+
+def _first_of(kind: str, time: int) -> int:
+    return _FIRST.setdefault(kind, [time])[0]
+
+
+class RemembersBehindAFunction(_Remembering):
+    def _first(self, event: Any) -> int:
+        return _first_of(event.kind, event.time)
+
+
+_ONLY: int | None = None
+
+
+class RemembersInAName(_Remembering):
+    def _first(self, event: Any) -> int:
+        global _ONLY
+        _ONLY = event.time if _ONLY is None else _ONLY
+        return _ONLY
+
+
+class RemembersInADefault(_Remembering):
+    def _first(self, event: Any, seen: list[int] = []) -> int:  # noqa: B006
+        seen.append(event.time)
+        return seen[0]
+
+
+class Caches(_Remembering):
+    """Right: what it remembers is the same whenever it is made."""
+
+    squares: dict[int, int] = {}  # noqa: RUF012
+    calls = 0
+
+    def _first(self, event: Any) -> int:
+        Caches.calls += 1
+        if event.time not in self.squares:
+            self.squares[event.time] = event.time**2
+        return self.squares[event.time]
+
+
 class ChangesInUpdate(KeyCounters):
     def update(self, state: Any, event: Any) -> Any:
         count = state.get(event.key, 0)

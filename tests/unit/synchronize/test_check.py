@@ -84,6 +84,28 @@ def test_a_planted_mistake_is_told_in_few_events(
     assert RULES[rule].mend.split()[0] in error.hint
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (programs.RemembersInItsClass, "RemembersInItsClass.seen"),
+        (programs.RemembersBehindAFunction, "_FIRST"),
+        (programs.RemembersInAName, "_ONLY"),
+        (programs.RemembersInADefault, "a default of _first"),
+    ],
+)
+def test_what_is_remembered_outside_of_states_is_named(program: type[Program], name: str, seed: int) -> None:
+    error = _found(program, seed=seed)
+    assert (error.rule, error.events) == ("hidden state", 1)
+    assert f"{name} remembers what came before" in " ".join(error.story.split())
+
+
+def test_a_cache_is_no_memory_and_stays_as_it_is() -> None:
+    check(programs.Caches, WINDOWED)
+    assert set(programs.Caches.squares) == {event["time"] for event in WINDOWED}
+    assert programs.Caches.calls > 1000
+
+
 def test_a_story() -> None:
     with pytest.raises(ProgramInconsistent) as raised:
         check(programs.JoinTakesTheLarger, [{"time": 1, "kind": "value", "value": 1}])
