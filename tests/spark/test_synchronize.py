@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -40,6 +43,103 @@ def test_a_flow_whose_workers_are_killed(spark: SparkSession, tmp_path: Path) ->
     kill_workers(job, kills=2, seed=1, pause_s=(0.2, 0.8))
     assert job.wait(200)
     assert rows_of(pq.read_table(tmp_path / "out")) == expected_of("key_counters", events)
+
+
+SCRIPT = """
+from __future__ import annotations
+from dataclasses import dataclass
+import headrace as hr
+from headrace.demo.programs import EventWindows
+
+@dataclass(frozen=True)
+class Sum:
+    cents: int
+
+@dataclass(frozen=True)
+class Book:
+    sums: dict[str, Sum]
+
+def book(cents):
+    return Book({"all": Sum(cents)})
+
+class Booked(EventWindows):
+    update_batch = None
+
+    def init(self):
+        return book(0)
+
+    def update(self, state, event):
+        cents, given = EventWindows.update(self, state.sums["all"].cents, event)
+        return book(cents), given
+
+    def fork(self, state, left, right):
+        return tuple(map(book, EventWindows.fork(self, state.sums["all"].cents, left, right)))
+
+    def join(self, left, right):
+        return book(left.sums["all"].cents + right.sums["all"].cents)
+
+def run(df, **options):
+    return df.transform(hr.synchronize(Booked(), arrival="arrival", parallelism=2, tasks=1, **options))
+
+rows = run(spark.read.parquet(events)).collect()
+stream = run(spark.readStream.schema(spark.read.parquet(events).schema).parquet(events + "*"), state=at + "/state")
+query = stream.writeStream.format("noop").option("checkpointLocation", at + "/checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_states_of_a_script_whose_annotations_are_texts(spark: SparkSession, tmp_path: Path) -> None:
+    """In a worker these name nothing: `__main__` is another module there."""
+    events = events_of("event_windows", seed=5)
+    pq.write_table(events, tmp_path / "events.parquet")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    given = {"spark": spark, "events": str(tmp_path / "events.parquet"), "at": str(tmp_path)}
+    found = runpy.run_path(str(tmp_path / "script.py"), given, "__main__")
+    assert Counter(map(tuple, found["rows"])) == expected_of("event_windows", events)
+
+
+class Order(hr.Program):
+    """All that has come, after each event."""
+
+    outputs = pa.schema([("seen", pa.string())])
+    tags = ("a",)
+
+    def depends(self, a: Any, b: Any) -> bool:
+        return True
+
+    def init(self) -> Any:
+        return ""
+
+    def update(self, state: Any, event: Any) -> Any:
+        state += f"{event.number}/{event.text} "
+        return state, [(state,)]
+
+
+def test_ties_and_heartbeats_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Ties are in the order of a batch; heartbeats may come twice, or late; the last one lets everything go."""
+    schema = "time long, kind string, number double, text string"
+    last = (1 << 63) - 1
+    rows = [(5, "a", number, text) for number in (None, 1.0, float("nan"), -2.0) for text in ("z", None, "É", "")]
+    rows += [(last, "a", 7.0, "last")]
+    for name, part in enumerate([rows[:9], [(4, None, None, None)] * 2, rows[9:], [(last, None, None, None)] * 2]):
+        path = tmp_path / "in" / f"{name}"
+        spark.createDataFrame(part, schema).coalesce(1).write.parquet(str(path))
+    run = hr.synchronize(Order(), time="time", tag="kind", parallelism=1, tasks=1, state=str(tmp_path / "state"))
+    batch = spark.createDataFrame(rows, schema).repartition(3).transform(run).collect()
+    for _ in range(2):  # the second has nothing new
+        query = (
+            spark.readStream.schema(schema)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(tmp_path / "in" / "*"))
+            .transform(run)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert rows_of(pq.read_table(tmp_path / "out", schema=Order.outputs)) == Counter(map(tuple, batch))
 
 
 class Dying(EventWindows):

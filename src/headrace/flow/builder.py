@@ -32,7 +32,7 @@ from headrace.flow.regions import Ends, ends_schema
 from headrace.flow.routing import Key, Route, custom, forward, rebalance
 from headrace.flow.substreams import FLUSH_S, Tracked, checked_tracking
 from headrace.flow.substreams import Ends as EndsBy
-from headrace.flow.synchronized import MESSAGES, Marked, Tree, beat_of, envelope, planned, to_worker
+from headrace.flow.synchronized import MESSAGES, Marked, Tree, beat_of, check_names, envelope, planned, to_worker
 from headrace.measure.definition import MetricSet
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.inputs import inputs_of
@@ -264,6 +264,7 @@ class Flow:
         inputs = inputs_of(program, time, tag, None, None)
         known = self._schema_of_inputs(name, streams)
         inputs.check(known.names)
+        check_names(program.name, known.names)
         counts = [self._nodes[stream.node].parallelism for stream in streams]
         plan = planned(program, inputs, checked_parallelism(name, parallelism, sum(counts)), rates, optimizer)
         beat, sources, arrows = beat_of(known, inputs, heartbeat), list[str](), []

@@ -42,7 +42,7 @@ from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.rooms import Rooms
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
-from headrace.model.failures import place_of, problem_of
+from headrace.model.failures import RAISED, place_of, problem_of
 from headrace.model.pauses import few_pauses
 from headrace.queues.protocol import Entry, Queues
 
@@ -114,7 +114,7 @@ def run_worker(setup: WorkerSetup) -> None:
         with suppress(HeadraceError):
             _tell_failure(setup, error)
         raise
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         # Another try may help. If not, this is what there is to be said.
         raised = f"{problem_of(error)} ({place_of(error)})"
         with suppress(HeadraceError):

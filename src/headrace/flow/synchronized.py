@@ -33,14 +33,16 @@ from headrace.synchronize.tree import TreeTask
 
 MESSAGES: Final = "messages"
 _EVENT, _MARK, _MESSAGE = 0, 1, 2
+RESERVED: Final = "__headrace_"
+"""What columns of an envelope begin with that are not of the record."""
 _FIELDS: Final = (
-    pa.field("__to", pa.int32()),
-    pa.field("__kind", pa.int8()),
-    pa.field("__source", pa.int32()),
-    pa.field("__time", pa.int64()),
-    pa.field("__rank", pa.int64()),
-    pa.field("__tag", pa.int32()),
-    pa.field("__message", pa.binary()),
+    pa.field("__headrace_to", pa.int32()),
+    pa.field("__headrace_kind", pa.int8()),
+    pa.field("__headrace_source", pa.int32()),
+    pa.field("__headrace_time", pa.int64()),
+    pa.field("__headrace_rank", pa.int64()),
+    pa.field("__headrace_tag", pa.int32()),
+    pa.field("__headrace_message", pa.binary()),
 )
 _BEAT_US: Final = 5000
 _RANK_BITS: Final = 40
@@ -52,9 +54,18 @@ def envelope(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, *_FIELDS])
 
 
+def check_names(program: str, names: Sequence[str]) -> None:
+    """Raises ProgramError where a column of the records is called as one of an envelope may be."""
+    taken = next((name for name in names if name.startswith(RESERVED)), None)
+    if taken is not None:
+        raise ProgramError(
+            program, f"its events have a column {taken}; names that begin with {RESERVED} are Headrace's own: rename it"
+        )
+
+
 def to_worker(batch: pa.RecordBatch, tasks: int) -> Ints:
     """The route of an envelope."""
-    found: Ints = batch.column("__to").to_numpy().astype(np.int64) % tasks
+    found: Ints = batch.column("__headrace_to").to_numpy().astype(np.int64) % tasks
     return found
 
 
@@ -141,12 +152,12 @@ class _Marking(Operator):
         order = np.argsort(np.concatenate([2 * rows + 1, 2 * marked]), kind="stable")
         source = pa.array(np.concatenate([rows, np.zeros(len(marked), np.int64)])[order], mask=order >= count)
         columns = {
-            "__to": np.concatenate([self._owner[tags], np.tile(self._members, len(steps))]),
-            "__kind": np.repeat([_EVENT, _MARK], [count, len(marked)]),
-            "__source": np.full(count + len(marked), self._source),
-            "__time": np.concatenate([times[rows], times[marked]]),
-            "__rank": np.concatenate([ranks[rows], mark_ranks[marked]]),
-            "__tag": np.concatenate([tags, np.full(len(marked), -1)]),
+            "__headrace_to": np.concatenate([self._owner[tags], np.tile(self._members, len(steps))]),
+            "__headrace_kind": np.repeat([_EVENT, _MARK], [count, len(marked)]),
+            "__headrace_source": np.full(count + len(marked), self._source),
+            "__headrace_time": np.concatenate([times[rows], times[marked]]),
+            "__headrace_rank": np.concatenate([ranks[rows], mark_ranks[marked]]),
+            "__headrace_tag": np.concatenate([tags, np.full(len(marked), -1)]),
         }
         return _enveloped(batch.take(source), {name: values[order] for name, values in columns.items()})
 
@@ -167,9 +178,13 @@ class _Marking(Operator):
         count = len(self._members)
         nothing = pa.RecordBatch.from_arrays([pa.nulls(count, each.type) for each in self._given], schema=self._given)
         columns = {
-            "__to": self._members, "__kind": np.full(count, _MARK), "__source": np.full(count, self._source),
-            "__time": np.full(count, LAST[0]), "__rank": np.full(count, LAST[1]), "__tag": np.full(count, -1),
-        }  # fmt: skip
+            "__headrace_to": self._members,
+            "__headrace_kind": np.full(count, _MARK),
+            "__headrace_source": np.full(count, self._source),
+            "__headrace_time": np.full(count, LAST[0]),
+            "__headrace_rank": np.full(count, LAST[1]),
+            "__headrace_tag": np.full(count, -1),
+        }
         return [(MAIN, _enveloped(nothing, columns))] if count else []
 
     def changes(self) -> bytes | None:
@@ -229,9 +244,11 @@ class _TreeOperator(Operator):
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         self._is_dirty = True
         given: list[pa.RecordBatch] = []
-        kinds = batch.column("__kind").to_numpy()
-        sources = batch.column("__source").fill_null(-1).to_numpy()
-        times, ranks, tags = (batch.column(f"__{name}").fill_null(-1).to_numpy() for name in ("time", "rank", "tag"))
+        kinds = batch.column("__headrace_kind").to_numpy()
+        sources = batch.column("__headrace_source").fill_null(-1).to_numpy()
+        times, ranks, tags = (
+            batch.column(f"{RESERVED}{name}").fill_null(-1).to_numpy() for name in ("time", "rank", "tag")
+        )
         runs = np.flatnonzero((np.diff(kinds) != 0) | (np.diff(sources) != 0)) + 1
         for start, stop in zip([0, *runs.tolist()], [*runs.tolist(), len(kinds)], strict=True):
             if kinds[start] == _EVENT:
@@ -244,7 +261,7 @@ class _TreeOperator(Operator):
                 for row in range(start, stop):
                     self._tree.complete(int(sources[start]), (int(times[row]), int(ranks[row])))
             else:
-                given += self._receive(batch.column("__message").slice(start, stop - start).to_pylist())
+                given += self._receive(batch.column("__headrace_message").slice(start, stop - start).to_pylist())
         given += self._tree.work()
         return [*((MAIN, each) for each in given), *self._messages()]
 
@@ -267,9 +284,9 @@ class _TreeOperator(Operator):
         count = len(sent)
         nothing = pa.RecordBatch.from_arrays([pa.nulls(count, each.type) for each in self._given], schema=self._given)
         columns = {
-            "__to": [message.to for _, message in sent],
-            "__kind": np.full(count, _MESSAGE),
-            "__message": [self._codec.encode(message) for _, message in sent],
+            "__headrace_to": [message.to for _, message in sent],
+            "__headrace_kind": np.full(count, _MESSAGE),
+            "__headrace_message": [self._codec.encode(message) for _, message in sent],
         }
         return [(MESSAGES, _enveloped(nothing, columns))]
 

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from headrace.errors import StageFailed
 
+RAISED: Final = (Exception, SystemExit)
+"""What a function of a user may raise. A `sys.exit()` in it is not meant for the worker that calls it."""
 _SHOWN: Final = 300
 _NOT_THEIRS: Final = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
 
 
-def stage_failed(stage: str, error: Exception, record: str) -> StageFailed:
+def stage_failed(stage: str, error: BaseException, record: str) -> StageFailed:
     return StageFailed(stage, problem_of(error), record, place_of(error))
 
 

@@ -148,7 +148,9 @@ def _tagged(value: Any, types: Types) -> Any:
     if types.get(kind.__name__) is kind:
         return {_TAG: "type", "t": kind.__name__, "v": [_tagged(each, types) for each in _fields(value)]}
     if kind not in _CODECS:
-        raise TypeError(f"a {kind.__name__} is not a plain value")
+        is_record = types is not _NO_TYPES and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
+        hint = f" unless it is made known: write states = ({kind.__name__},) in the program" if is_record else ""
+        raise TypeError(f"a {kind.__name__} is not a plain value{hint}")
     name, write, _ = _CODECS[kind]
     return {_TAG: name, "v": write(value)}
 

@@ -82,7 +82,8 @@ class Synchronized:
         place_of(location).check()
         known = self._said()
         plan = self.plan(known, slot_count(df.sparkSession))
-        task = StreamingTask(plan, self.inputs, tuple(df.columns), streams, location, secrets.token_bytes(32))
+        codec, names = Codec(self.program), tuple(df.columns)
+        task = StreamingTask(plan, self.inputs, codec, names, streams, location, secrets.token_bytes(32))
         return self._gang(self._placed(df, known, plan), task.work, plan.tasks)
 
     def explain(self, df: DataFrame, form: Literal["tree", "mermaid"] = "tree") -> str:
@@ -227,10 +228,10 @@ class Synchronized:
         return place.cast("long") * F.lit(1 << 20) + own
 
     def _run(self, df: DataFrame, names: Sequence[str], plan: Plan) -> DataFrame:
-        inputs, secret = self.inputs, secrets.token_bytes(32)
+        inputs, secret, codec = self.inputs, secrets.token_bytes(32), Codec(self.program)
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from _work(plan, inputs, list(names), secret, batches)
+            yield from _work(plan, inputs, codec, list(names), secret, batches)
 
         return self._gang(df, work, plan.tasks)
 
@@ -244,7 +245,7 @@ class Synchronized:
 
 
 def _work(
-    plan: Plan, inputs: Inputs, names: list[str], secret: bytes, batches: Iterator[pa.RecordBatch]
+    plan: Plan, inputs: Inputs, codec: Codec, names: list[str], secret: bytes, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     context = BarrierTaskContext.get()
     gang = Gang(context.partitionId(), plan.tasks, secret, context.allGather)
@@ -257,7 +258,7 @@ def _work(
             yield Events(batch.select(names), times, ranks, batch.column(ITAG).to_numpy().astype(np.int64))
 
     schema = pa.schema([(name, pa.null()) for name in names])
-    task = GangTask(plan, gang, Codec(program), schema)
+    task = GangTask(plan, gang, codec, schema)
     try:
         yield from task.run(events())
     except Exception as error:

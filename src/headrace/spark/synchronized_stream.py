@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark import BarrierTaskContext
 
 from headrace.errors import ProgramError, StateError
+from headrace.model.failures import shown
 from headrace.spark.gang import Gang
 from headrace.state.places import place_of
 from headrace.synchronize.codec import Codec
@@ -20,7 +21,7 @@ from headrace.synchronize.gang_task import GangTask
 from headrace.synchronize.inputs import Inputs, ticks_of
 from headrace.synchronize.mailbox import Events
 from headrace.synchronize.plan import Plan
-from headrace.synchronize.versions import Version, Versions, check_rising, newest_of
+from headrace.synchronize.versions import Version, Versions, below, check_rising, newest_of
 
 ITAG: Final = "__headrace_tag"
 RANK: Final = "__headrace_rank"
@@ -34,6 +35,7 @@ class StreamingTask:
 
     plan: Plan
     inputs: Inputs
+    codec: Codec
     names: tuple[str, ...]
     streams: tuple[str, ...]
     """All streams there are; one without a name where nothing was said."""
@@ -46,8 +48,7 @@ class StreamingTask:
         if batch is None or query is None:
             raise StateError("a streaming program ran outside of a streaming query")
         program = self.plan.space.program
-        codec = Codec(program)
-        versions = Versions(place_of(self.location), query, program.name, codec)
+        versions = Versions(place_of(self.location), query, program.name, self.codec)
         before = versions.load(int(batch), program.init())
         parts = [part for part in batches if part.num_rows]
         rows = pa.Table.from_batches(parts) if parts else pa.table({})
@@ -63,7 +64,7 @@ class StreamingTask:
         try:
             reached = {name: max(each.get(name, FAR) for each in (newest, *heard)) for name in self.streams}
             ready, waiting = self._split(rows, before, min(reached.values()), gang.task)
-            task = GangTask(self.plan, gang, codec, pa.schema([(name, pa.null()) for name in self.names]))
+            task = GangTask(self.plan, gang, self.codec, pa.schema([(name, pa.null()) for name in self.names]))
             try:
                 yield from task.run_stretch(before.state, ready)
             except Exception as error:
@@ -78,12 +79,9 @@ class StreamingTask:
             return {}
         program = self.plan.space.program.name
         times = ticks_of(rows.column(self.inputs.time).combine_chunks(), program, self.inputs.time)
-        streams = self._streams_of(rows)
-        unknown = next((each for each in dict.fromkeys(streams) if str(each) not in self.streams), None)
-        if unknown is not None:
-            raise ProgramError(program, f"an event is of stream {unknown}, and streams= are {', '.join(self.streams)}")
-        check_rising(program, times, streams, before.newest)
-        return newest_of(times, rows.column(self.inputs.tag[0]).is_null().to_numpy(), streams)
+        streams, is_beat = self._streams_of(rows), rows.column(self.inputs.tag[0]).is_null().to_numpy()
+        check_rising(program, times, is_beat, streams, before.newest)
+        return newest_of(times, is_beat, streams)
 
     def _split(self, rows: pa.Table, before: Version, until: int, task: int) -> tuple[Events, pa.Table]:
         """The events of this task before a time, in order, and the others."""
@@ -102,7 +100,7 @@ class StreamingTask:
         whole = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         whole = whole.filter(pc.is_valid(whole.column(inputs.tag[0])))
         times = ticks_of(whole.column(inputs.time).combine_chunks(), program.name, inputs.time)
-        is_ready = times < until
+        is_ready = below(times, until)
         waiting, ready = whole.filter(pa.array(~is_ready)), whole.filter(pa.array(is_ready))
         return self._ordered(ready, times[is_ready]), waiting
 
@@ -112,13 +110,37 @@ class StreamingTask:
         same = (np.diff(times[order]) == 0) & (np.diff(ranks[order]) == 0)
         if same.any():
             ties = [f.name for f in rows.schema if not pa.types.is_nested(f.type) and f.name not in (ITAG, RANK)]
-            by = [(name, "ascending") for name in (self.inputs.time, RANK, *ties)]
-            order = pc.sort_indices(rows, sort_keys=by).to_numpy()
+            order = sorted_as_spark(rows.select([self.inputs.time, RANK, *ties]))
         batch = rows.select(list(self.names)).take(pa.array(order)).combine_chunks()
         tags = rows.column(ITAG).to_numpy()[order].astype(np.int64)
         first = batch.to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], batch.schema)
         return Events(first, times[order], ranks[order], tags)
 
     def _streams_of(self, rows: pa.Table) -> list[Any]:
+        """Of each row. Raises ProgramError for one that is not among those that there are."""
         stream = self.inputs.stream
-        return [None] * rows.num_rows if stream is None else rows.column(stream).to_pylist()
+        if stream is None:
+            return [None] * rows.num_rows
+        found: list[Any] = rows.column(stream).to_pylist()
+        for each in dict.fromkeys(found):
+            if each is None or str(each) not in self.streams:
+                (row,) = rows.select(list(self.names)).slice(found.index(each), 1).to_pylist()
+                problem = f"an event is of stream {each}, and streams= are {', '.join(self.streams)}"
+                if each is None:
+                    problem = f"an event has no {stream}: a null is no stream; leave such rows out before"
+                raise ProgramError(self.plan.space.program.name, f"{problem} (row {shown(row)})")
+        return found
+
+
+def sorted_as_spark(rows: pa.Table) -> Any:
+    """The numbers of rows by all their columns, from the left: nulls first, and NaN behind all other numbers."""
+    keys: dict[str, Any] = {}
+    for number, column in enumerate(rows.columns):
+        keys[f"{number}v"] = pc.is_valid(column)
+        if pa.types.is_floating(column.type):
+            is_nan = pc.fill_null(pc.is_nan(column), False)
+            keys[f"{number}n"] = is_nan
+            column = pc.if_else(is_nan, pa.scalar(0, column.type), column)
+        keys[f"{number}"] = column
+    by = [(name, "ascending") for name in keys]
+    return pc.sort_indices(pa.table(keys), sort_keys=by).to_numpy()

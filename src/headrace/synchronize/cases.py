@@ -14,6 +14,9 @@ from headrace.synchronize.guarded import Breach, Calls, Rows, Unfit
 from headrace.synchronize.samples import Fork, Place, Sample
 
 MOST_FORKS: Final = 2
+LARGEST: Final = 5
+"""How many events a run has at most, in the last rounds; whole runs have twice that, and some batches more."""
+LONGEST_BATCH: Final = 40
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ class _Reached:
 
 
 def _draw_path(rng: Random, sample: Sample, size: int, most_forks: int = MOST_FORKS) -> _Reached:
-    place, last = sample.root, None
+    place, last = sample.draw_root(rng), None
     path: list[Saw | Fork] = []
     forks = rng.randint(0, most_forks)
     for number in range(forks + 1):
@@ -246,7 +249,9 @@ def draw_join_update(rng: Random, sample: Sample, size: int) -> Case | None:
 
 def draw_batches(rng: Random, sample: Sample, size: int) -> Case | None:
     reached = _draw_path(rng, sample, size, 1)
-    run = sample.draw(rng, rng.randint(1, 2 * size), reached.place.tags, reached.last)
+    # A batch on Spark has thousands of events: what is wrong in long ones alone is looked for at the end.
+    longest = 2 * size if size < LARGEST else LONGEST_BATCH
+    run = sample.draw(rng, rng.randint(1, longest), reached.place.tags, reached.last)
     edges = [0, *sorted(rng.randint(0, len(run)) for _ in range(rng.randint(0, 2))), len(run)]
     pieces = [tuple(map(Saw, run[a:b])) for a, b in pairwise(edges)]
     return Batches(reached.path, tuple(pieces)) if run else None

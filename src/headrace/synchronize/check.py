@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ProgramError, ProgramInconsistent
-from headrace.model.failures import shown, stage_failed
+from headrace.model.failures import RAISED, shown, stage_failed
 from headrace.synchronize.cases import (
+    LARGEST,
     Case,
     draw_batches,
     draw_fork_join,
@@ -31,20 +32,21 @@ from headrace.synchronize.cases import (
     smaller,
 )
 from headrace.synchronize.guarded import Bench, Breach, Calls
-from headrace.synchronize.program import Program, Tag, pairs_of
+from headrace.synchronize.hidden import Shared
+from headrace.synchronize.plan import handles_kind
+from headrace.synchronize.program import Program, Tag, kind_of, pairs_of
 from headrace.synchronize.samples import Sample, read_events, tag_columns
 from headrace.synchronize.stories import RULES, sentences, told
 from headrace.synchronize.tags import tag_text
 from headrace.synchronize.whole_runs import draw_whole_run
 
 ROUNDS: Final = 300
-LARGEST: Final = 5
-"""How many events a run has at most, in the last rounds; whole runs have twice that."""
 _DRAWS_A_CASE: Final = 4
 """Not all draws make a case: there may be no two sides, or no event left."""
 _SHRINKING: Final = 600
 _MOST_COMPARED: Final = 120
 """Tags of which each is asked about each."""
+_KINDS_NAMED: Final = 5
 
 Draw = Callable[[Random, Sample, int], Case | None]
 _DRAWS: Final[dict[str, Draw]] = {
@@ -103,18 +105,20 @@ def check(
     of the program raises; ProgramError where program and events do not fit each other.
     """
     program = _made(program)
-    rng = Random(seed)
+    shared = Shared(program)
     _try_start(program)
+    rng = Random(seed)
     sample = Sample(program, read_events(program, events), tag_columns(program, tag), rng, time)
+    bench = Bench(program, sample, tolerance)
     tried = {"depends": _check_depends(program, [*sample.all_tags, *(program.tags or ())])}
     tried["types"] = _check_handles(program, sample)
-    bench = Bench(program, sample, tolerance)
     calls = 0
     for rule, draw in _DRAWS.items():
         if rule != "batches" or program.is_columnar:
             cases = list(_cases(rng, sample, draw, rounds))
             tried[rule] = len(cases)
             calls += sum(_try(bench, case, seed) for case in cases)
+    _check_shared(bench, shared, rng, seed)
     tried |= dict.fromkeys(_OF_EACH_CALL, calls)
     order = [name for name in RULES if name in tried]
     return Checked(
@@ -123,7 +127,7 @@ def check(
         len(sample.tags),
         seed,
         {name: tried[name] for name in order},
-        tuple(_notes(bench, tolerance)),
+        tuple(_notes(bench)),
     )
 
 
@@ -147,7 +151,7 @@ def _made(program: Program | type[Program]) -> Program:
 def _try_start(program: Program) -> None:
     try:
         program.init()
-    except Exception as error:
+    except RAISED as error:
         raise stage_failed(f"{program.name}.init", error, "none") from error
 
 
@@ -193,6 +197,27 @@ def _shrunk(bench: Bench, case: Case, breach: Breach) -> Breach:
     return breach
 
 
+def _check_shared(bench: Bench, shared: Shared, rng: Random, seed: int) -> None:
+    """Where something outside of the program's states has changed, what came before must make no difference."""
+    changed = shared.changed()
+    if not changed:
+        return
+    reason = f"{', '.join(changed)} remembers what came before"
+    made, after = list(bench.made.values()), Shared(bench.program)
+    try:
+        for order in (made[::-1], rng.sample(made, len(made))):
+            shared.put_back()
+            calls = Calls(bench)
+            for each in order:
+                calls.again(each, reason)
+    except Breach as breach:
+        # Otherwise another check would begin with what this one has left behind, and find nothing.
+        after = shared
+        raise _broken(bench.program, breach.rule, breach.lines, 1, seed) from None
+    finally:
+        after.put_back()
+
+
 # ---------------------------------------------------------------- tags and types
 
 
@@ -216,7 +241,7 @@ def _check_depends(program: Program, tags: list[Tag]) -> int:
 def _depends(program: Program, a: Tag, b: Tag) -> Any:
     try:
         return program.depends(a, b)
-    except Exception as error:
+    except RAISED as error:
         raise stage_failed(f"{program.name}.depends", error, f"{tag_text(a)} and {tag_text(b)}") from error
 
 
@@ -228,13 +253,25 @@ def _check_handles(program: Program, sample: Sample) -> int:
         for tag in sample.tags:
             try:
                 answer = program.handles(kind, tag)
-            except Exception as error:
+            except RAISED as error:
                 record = f"{kind.__name__} and {tag_text(tag)}"
                 raise stage_failed(f"{program.name}.handles", error, record) from error
             if kind is sample.root.kind and not answer:
                 said = f"handles({kind.__name__}, {tag_text(tag)}) is {shown(answer)}"
                 raise _broken(program, "types", [("", f"{said}, and {kind.__name__} is the initial state")])
+            _check_bucket(program, kind, tag, answer)
     return len(kinds) * len(sample.tags)
+
+
+def _check_bucket(program: Program, state: type, tag: Tag, answer: bool) -> None:
+    """Where keys share buckets, plans know the kind of a tag alone."""
+    if program.table is None or program.tags is not None or not isinstance(tag, tuple) or len(tag) < 2:
+        return
+    of_kind = handles_kind(program, state, tag[0])
+    if bool(of_kind) != bool(answer):
+        told = [(f"{tag_text(tag)}", answer), (f"({tag[0]!r},)", of_kind)]
+        story = [("", f"handles({state.__name__}, {asked}) is {shown(said)}") for asked, said in told]
+        raise _broken(program, "types", [*story, ("", "and keys share buckets: it is asked about kinds alone")])
 
 
 def _broken(
@@ -249,7 +286,7 @@ def _broken(
 # ------------------------------------------------------------------------- notes
 
 
-def _notes(bench: Bench, tolerance: float) -> Iterator[str]:
+def _notes(bench: Bench) -> Iterator[str]:
     """What a person should know of a check that found nothing."""
     sample, program = bench.sample, bench.program
     if not sample.pairs:
@@ -261,11 +298,18 @@ def _notes(bench: Bench, tolerance: float) -> Iterator[str]:
     if silent:
         yield f"the sample has no event with the tag {sample.tags_text(silent)}"
     if len(sample.all_tags) > len(sample.has_events):
-        yield f"{len(sample.has_events)} of {len(sample.all_tags)} tags were tried"
-    kinds = {tag[0] if isinstance(tag, tuple) else tag for tag in [*sample.all_tags, *(program.tags or ())]}
+        yield f"{len(sample.has_events)} of {len(sample.all_tags)} tags were tried{_kinds_left_out(sample)}"
+    kinds = {kind_of(tag) for tag in [*sample.all_tags, *(program.tags or ())]}
     named = [kind for key, others in (program.table or {}).items() for kind in (key, *others)]
     unknown = [str(kind) for kind in dict.fromkeys(named) if kind not in kinds]
     if unknown:
         yield f"depends speaks of {', '.join(unknown)}, and no event has that tag"
-    if bench.has_floats and not tolerance:
+    if bench.has_floats and not bench.tolerance:
         yield "states have floats: with other values, sums may differ in their last digits"
+
+
+def _kinds_left_out(sample: Sample) -> str:
+    tried = {kind_of(sample.tags[number]) for number in sample.has_events}
+    left = [str(kind) for kind in dict.fromkeys(map(kind_of, sample.all_tags)) if kind not in tried]
+    more = f" and {len(left) - _KINDS_NAMED} more" if len(left) > _KINDS_NAMED else ""
+    return f", and nothing of the kind {', '.join(left[:_KINDS_NAMED])}{more}" if left else ""

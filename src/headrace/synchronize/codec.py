@@ -29,23 +29,31 @@ def state_types(program: Program) -> dict[str, type]:
     edge: list[Any] = [type(program.init()), *getattr(program, "states", ())]
     for pair in pairs_of(program):
         edge += [kind for kind in (pair.whole, pair.left, pair.right) if kind is not None]
+    seen: list[Any] = []
     while edge:
         kind = edge.pop()
+        if any(kind is other for other in seen):
+            continue  # a type may be within itself
+        seen.append(kind)
         edge += typing.get_args(kind)
         if not (isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))):
             continue
         if found.setdefault(kind.__name__, kind) is not kind:
             raise ProgramError(program.name, f"two types of its states are called {kind.__name__}; rename one")
-        try:
-            hints = typing.get_type_hints(kind)
-        except (NameError, TypeError):
-            hints = {}
-        edge += [hint for hint in hints.values() if hint not in found.values()]
+        edge += _field_types(kind)
     return found
 
 
+def _field_types(kind: type) -> list[Any]:
+    try:
+        return list(typing.get_type_hints(kind).values())
+    except (NameError, TypeError):  # of names that are not to be found, such as those of a function
+        return []
+
+
 class Codec:
-    """Of one program."""
+    """Of one program. Made where the program is, and shipped: annotations that are texts are names of its module, and
+    in a worker `__main__` is another one."""
 
     def __init__(self, program: Program):
         self._program = program

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.errors import FlowError, ProgramError
-from headrace.model.failures import shown, stage_failed
+from headrace.errors import FlowError, HeadraceError, ProgramError
+from headrace.model.failures import RAISED, shown, stage_failed
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.equality import Difference, differences, has_floats, row_differences
 from headrace.synchronize.program import Program
@@ -22,6 +22,7 @@ from headrace.synchronize.samples import Fork, Sample
 Line = tuple[str, str]
 """Of a story: a word that says what was done, and the rest."""
 Rows = list[tuple[Any, ...]]
+MOST_MADE_AGAIN: Final = 400
 _UNCHANGING: Final = (int, str, float, bool, type(None))
 
 
@@ -42,6 +43,17 @@ class Unfit(Exception):
     """A case that is none: an event where it cannot come, sides that are not independent."""
 
 
+@dataclass(frozen=True)
+class Made:
+    """A call that was made, and what it gave."""
+
+    method: str
+    shape: str
+    arguments: tuple[Any, ...]
+    told: str
+    result: Any
+
+
 @dataclass
 class Bench:
     """What cases are tried on."""
@@ -56,6 +68,8 @@ class Bench:
         self.codec = Codec(self.program)
         self.has_floats = False
         self.forked: Counter[str] = Counter()
+        self.made: dict[tuple[str, str], Made] = {}
+        """The first call of each method with each event."""
 
     def copied(self) -> Program:
         """As it was given. One that cannot be copied is used as it is."""
@@ -197,7 +211,20 @@ class Calls:
             if found is not None:
                 lines = [*asked, ("once", _told(shape, result)), (when, _told(shape, other))]
                 raise Breach("hidden state", [*lines, ("but", f"{method} was given the same both times")])
+        if len(self.bench.made) < MOST_MADE_AGAIN:
+            self.bench.made.setdefault((method, told), Made(method, shape, before, told, result))
         return result
+
+    def again(self, made: Made, reason: str) -> None:
+        """The same call after others than before. Raises Breach where it gives something else."""
+        try:
+            found = self._result(self._program, made.method, made.shape, self._copied(made.arguments), made.told)
+        except (Breach, HeadraceError):
+            return  # not all that is shared may have been put back: no reason to doubt the program
+        if _first_difference(made.shape, made.result, found) is not None:
+            lines = [(made.method, made.told), ("once", _told(made.shape, made.result))]
+            lines += [("later", f"{_told(made.shape, found)}, after other calls than before"), ("but", reason)]
+            raise Breach("hidden state", lines)
 
     def _copied(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
@@ -213,7 +240,7 @@ class Calls:
             return found if shape == "state" else _pair(program, method, shape, found)
         except ProgramError:
             raise
-        except Exception as error:
+        except RAISED as error:
             states = " and ".join(map(shown, arguments if shape == "state" else arguments[:1]))
             record = f"{told}; state {states}" if told else states or "none"
             failure = stage_failed(f"{program.name}.{method}", error, record)

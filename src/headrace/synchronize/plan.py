@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from headrace.errors import PlanError
+from headrace.model.failures import RAISED, problem_of
 from headrace.synchronize.program import Pair, Program, pairs_of
 from headrace.synchronize.tags import Bucket, ImplementationTag, Other, TagSpace
 
@@ -234,7 +235,19 @@ def _handles(program: Program, kind: type, tag: Any) -> bool:
     """Of a bucket only the kind is known. All else comes to the root alone, whose state takes everything."""
     if isinstance(tag, Other):
         return True
-    return program.handles(kind, (tag.kind,) if isinstance(tag, Bucket) else tag)
+    return handles_kind(program, kind, tag.kind) if isinstance(tag, Bucket) else program.handles(kind, tag)
+
+
+def handles_kind(program: Program, state: type, kind: Any) -> bool:
+    """What a program says of a kind of events whose keys share buckets. Raises PlanError where it asks for the key."""
+    try:
+        return program.handles(state, (kind,))
+    except RAISED as error:
+        raise PlanError(
+            program.name,
+            f"handles({state.__name__}, ({kind!r},)) raised {problem_of(error)}; keys share buckets, so it is asked "
+            f"about kinds alone: let it look at tag[0] only, or list all tags (tags = [...] in the program)",
+        ) from error
 
 
 # --------------------------------------------------------------------- placement

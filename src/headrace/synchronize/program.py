@@ -80,7 +80,10 @@ class Program(ABC):
     # as update, event by event, of a run of events.
 
     def handles(self, kind: type, tag: Tag) -> bool:
-        """May a state of this type be given an event with this tag? For programs with several types of state."""
+        """May a state of this type be given an event with this tag? For programs with several types of state.
+
+        Where `depends` is a table, tags have a key, and `tags` does not list them, it is asked with `(kind,)`.
+        """
         return True
 
     # ----------------------------------------------------------------- derived

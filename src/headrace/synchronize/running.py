@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.errors import ProgramError, StageFailed
-from headrace.model.failures import problem_of, shown, stage_failed
+from headrace.model.failures import RAISED, problem_of, shown, stage_failed
 from headrace.synchronize.program import Program
 
 ROWS_AT_ONCE: Final = 4096
@@ -50,7 +50,7 @@ class Running:
                     state, given = update(state, event)
                     if given:
                         keep(given)
-                except Exception as error:
+                except RAISED as error:
                     raise self._failed("update", error, event) from error
             if len(self._rows) >= ROWS_AT_ONCE:
                 # A long list of rows is what Python looks through for garbage, again and again.
@@ -60,7 +60,7 @@ class Running:
     def _run_columns(self, state: Any, batch: pa.RecordBatch) -> Any:
         try:
             state, given = self.program.update_batch(state, batch)  # type: ignore[attr-defined]
-        except Exception as error:
+        except RAISED as error:
             first = next((each for events in self._parts(batch.slice(0, 1)) for each in events), None)
             raise self._failed("update_batch", error, first, batch.num_rows) from error
         if given is not None:
@@ -69,7 +69,7 @@ class Running:
             self._batches += [found] if found.num_rows else []
         return state
 
-    def _failed(self, method: str, error: Exception, event: Any, events: int = 1) -> StageFailed:
+    def _failed(self, method: str, error: BaseException, event: Any, events: int = 1) -> StageFailed:
         """Where a method gave something else than it must, that is said; its own errors are as they are."""
         is_here = error.__traceback__ is not None and error.__traceback__.tb_next is None
         if is_here and isinstance(error, TypeError | ValueError) and ("unpack" in str(error) or "iter" in str(error)):
@@ -85,14 +85,14 @@ class Running:
     def fork(self, method: str, state: Any, left: Any, right: Any) -> tuple[Any, Any]:
         try:
             one, two = getattr(self.program, method)(state, left, right)
-        except Exception as error:
+        except RAISED as error:
             raise stage_failed(f"{self.program.name}.{method}", error, shown(state)) from error
         return one, two
 
     def join(self, method: str, left: Any, right: Any) -> Any:
         try:
             return getattr(self.program, method)(left, right)
-        except Exception as error:
+        except RAISED as error:
             raise stage_failed(f"{self.program.name}.{method}", error, f"{shown(left)} and {shown(right)}") from error
 
     def fetch(self, least_rows: int = 0) -> list[pa.RecordBatch]:

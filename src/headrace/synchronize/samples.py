@@ -12,11 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.errors import ProgramError
+from headrace.synchronize.choosing import MOST_TAGS, chosen_tags, families
 from headrace.synchronize.program import Pair, Program, Tag, pairs_of
 from headrace.synchronize.running import event_type
 from headrace.synchronize.tags import tag_text
 
-MOST_TAGS: Final = 16
 MOST_EVENTS: Final = 40
 """Of each tag. What is beyond is not tried: small runs show what large ones would."""
 _TRIES: Final = 4
@@ -56,7 +56,7 @@ class Sample:
         """Raises ProgramError where the events do not fit. `time`: runs have their events in the order of it."""
         self.program, self.pairs = program, pairs_of(program)
         self.is_typed = any(pair.whole is not None for pair in self.pairs)
-        self.all_tags, chosen = _chosen(program, table, tag, rng)
+        self.all_tags, chosen, always = _chosen(program, table, tag, rng)
         self.tags = list(dict.fromkeys(self.all_tags[number] for number in chosen.values()))
         self.batch: pa.RecordBatch = table.take(pa.array(list(chosen), pa.int64())).combine_chunks().to_batches()[0]
         self.events = list(map(event_type(table.schema.names), zip(*self.batch.to_pydict().values(), strict=True)))
@@ -68,6 +68,7 @@ class Sample:
         for event, number in enumerate(self.tag_of):
             self._of_tag.setdefault(number, []).append(event)
         self.has_events = frozenset(self._of_tag)
+        self._always = frozenset(numbers[known] for known in always)
         self._times = None if time is None else _column(program, table, time).take(list(chosen)).to_pylist()
         self._near: dict[tuple[int, int], bool] = {}
         self.root = Place(type(program.init()), frozenset(range(len(self.tags))))
@@ -102,6 +103,19 @@ class Sample:
         return min(self._of_tag[self.tag_of[event]], key=lambda each: (len(self.text_of(each)), each))
 
     # ------------------------------------------------------------------ random
+
+    def draw_root(self, rng: Random) -> Place:
+        """Where a case begins: with all tags, if they are few; else with some that are drawn anew each time."""
+        if len(self.has_events) <= MOST_TAGS:
+            return self.root
+        found = set(self._always)
+        groups = families(self.tags[number] for number in sorted(self.has_events - found))
+        rng.shuffle(groups)
+        numbers = {self.tags[number]: number for number in self.has_events}
+        for group in groups:
+            room = MOST_TAGS - len(found)
+            found.update(numbers[tag] for tag in rng.sample(group, min(room, len(group))))
+        return Place(self.root.kind, frozenset(found) | (self.root.tags - self.has_events))
 
     def draw(self, rng: Random, count: int, tags: frozenset[int], after: int | None = None) -> list[int]:
         """A run of so many events with these tags, or fewer. `after`: the event that came last."""
@@ -209,22 +223,32 @@ def _column(program: Program, table: pa.Table, name: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
+def _plain_values(program: Program, table: pa.Table, name: str) -> list[Any]:
+    column = _column(program, table, name)
+    if pa.types.is_nested(column.type):
+        raise ProgramError(
+            program.name,
+            f"its tag column {name} has values of type {column.type}; tags are plain values: give several columns, or "
+            f"make a text of it before",
+        )
+    values: list[Any] = column.to_pylist()
+    return values
+
+
 def _chosen(
     program: Program, table: pa.Table, columns: tuple[str, ...], rng: Random
-) -> tuple[list[Tag], dict[int, int]]:
-    """All tags of the events; and the rows that are tried, with the numbers of their tags among these."""
-    rows = list(zip(*(_column(program, table, name).to_pylist() for name in columns), strict=True))
-    found: list[Tag] = [row[0] if len(columns) == 1 else row for row in rows]
-    try:
-        counts = Counter(found)
-    except TypeError as error:
-        raise ProgramError(program.name, f"a tag must be a plain value: {error}") from error
+) -> tuple[list[Tag], dict[int, int], list[Tag]]:
+    """All tags of the events; the rows that are tried, with the numbers of their tags among these; and the tags that
+    each case may have."""
+    tag_values = [_plain_values(program, table, name) for name in columns]
+    found: list[Tag] = tag_values[0] if len(columns) == 1 else list(zip(*tag_values, strict=True))
+    counts = Counter(found)
     if program.tags is not None:
         strange = [tag for tag in counts if tag not in program.tags]
         if strange:
             raise ProgramError(program.name, f"an event has the tag {tag_text(strange[0])}, which its tags do not list")
-    kept = _together(counts)
-    places: dict[Tag, list[int]] = {tag: [] for tag in kept}
+    tags = chosen_tags(program, counts, rng)
+    places: dict[Tag, list[int]] = {tag: [] for tag in tags.kept}
     for number, tag in enumerate(found):
         if tag in places:
             places[tag].append(number)
@@ -235,15 +259,4 @@ def _chosen(
         for tag, own in places.items()
         for row in (own if len(own) <= MOST_EVENTS else rng.sample(own, MOST_EVENTS))
     }
-    return all_tags, dict(sorted(chosen.items()))
-
-
-def _together(counts: Counter[Tag]) -> list[Tag]:
-    """Not too many tags; those of one key together, or nothing would depend on anything."""
-    if len(counts) <= MOST_TAGS:
-        return list(counts)
-    families: dict[Any, list[Tag]] = {}
-    for tag in counts:
-        families.setdefault(tag[1:] if isinstance(tag, tuple) else tag, []).append(tag)
-    order = sorted(families.values(), key=lambda tags: (-len(tags), -sum(counts[tag] for tag in tags)))
-    return [tag for family in order for tag in family][:MOST_TAGS]
+    return all_tags, dict(sorted(chosen.items())), tags.always

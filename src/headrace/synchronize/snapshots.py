@@ -17,7 +17,7 @@ from headrace.synchronize.node import Item, TreeNode
 _LENGTH: Final = struct.Struct("<I")
 _ITEMS: Final = -1
 """In place of a lane: events of requests that are on their way."""
-_COLUMNS: Final = ("__lane", "__time", "__rank", "__tag")
+_COLUMNS: Final = ("__headrace_lane", "__headrace_time", "__headrace_rank", "__headrace_tag")
 
 
 def dump(node: TreeNode, codec: Codec) -> bytes:

@@ -35,7 +35,7 @@ RULES: Final = {
             "forks, joins and handles keep to the types of states",
             "a state is not of the type that it should be",
             "Let each fork and join give the types it is marked with, update the type it was given, and handles say "
-            "yes to every tag for the type of the initial state.",
+            "yes to every tag for the type of the initial state, and look at tag[0] alone where keys share buckets.",
         ),
         Rule(
             "plain state",

@@ -24,6 +24,8 @@ from headrace.synchronize.codec import Codec
 
 _LENGTH: Final = struct.Struct("<I")
 _KEPT: Final = 10
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
 _NAME: Final = re.compile(r"[0-9]+-of-[0-9]+")
 
 
@@ -112,23 +114,43 @@ class Versions:
 
 
 def newest_of(times: np.ndarray[Any, Any], is_beat: Any, streams: Sequence[Any]) -> dict[str, int]:
-    """The time that each stream has reached with these rows; a heartbeat is behind all events of its time."""
+    """The time that each stream has reached with these rows; a heartbeat is behind all events of its time, and one of
+    the last time that there is behind everything."""
     found: dict[str, int] = {}
-    names = np.array([str(each) for each in streams], object)
-    reached = times + is_beat
+    names = _names(streams)
     for name in dict.fromkeys(names.tolist()):
-        found[name] = int(reached[names == name].max())
+        own = names == name
+        last = times[own].max()
+        found[name] = int(last) + bool((is_beat & own & (times == last)).any())
     return found
 
 
-def check_rising(program: str, times: np.ndarray[Any, Any], streams: Sequence[Any], newest: Mapping[str, int]) -> None:
-    """Raises OrderBroken for an event that is older than its stream was after the batch before."""
-    least = np.array([newest.get(str(each), -(1 << 63)) for each in streams], np.int64)
-    late = np.flatnonzero(times < least)
+def below(times: np.ndarray[Any, Any], time: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of them are before a time, which may be behind all that fit into 64 bits."""
+    if time > _MOST:
+        return np.ones(len(times), np.bool_)
+    found: np.ndarray[Any, np.dtype[np.bool_]] = times < time
+    return found
+
+
+def check_rising(
+    program: str, times: np.ndarray[Any, Any], is_beat: Any, streams: Sequence[Any], newest: Mapping[str, int]
+) -> None:
+    """Raises OrderBroken for an event that is older than its stream was after the batch before. A heartbeat that is
+    says nothing new."""
+    names = _names(streams)
+    is_late = np.zeros(len(times), np.bool_)
+    for name in dict.fromkeys(names.tolist()):
+        is_late |= (names == name) & below(times, newest.get(name, _LEAST))
+    late = np.flatnonzero(is_late & ~is_beat)
     if len(late):
         at = int(late[0])
         where = "the stream" if streams[at] is None else f"stream {streams[at]}"
         raise OrderBroken(
             f"program {program}, {where}",
-            f"an event of time {int(times[at])} comes when all before {int(least[at])} had come in an earlier batch",
+            f"an event of time {int(times[at])} comes when all before {newest[names[at]]} had come in an earlier batch",
         )
+
+
+def _names(streams: Sequence[Any]) -> np.ndarray[Any, Any]:
+    return np.array([str(each) for each in streams], object)

@@ -85,8 +85,9 @@ class WholeRun(Case):
 
 
 def draw_whole_run(rng: Random, sample: Sample, size: int) -> Case | None:
-    run = [Saw(event, rank) for rank, event in enumerate(sample.draw(rng, 2 * size, sample.root.tags))]
-    return WholeRun((), _pieces(rng, sample, run, sample.root, _DEPTH))
+    root = sample.draw_root(rng)
+    run = [Saw(event, rank) for rank, event in enumerate(sample.draw(rng, 2 * size, root.tags))]
+    return WholeRun((), _pieces(rng, sample, run, root, _DEPTH))
 
 
 def _pieces(rng: Random, sample: Sample, run: list[Saw], place: Place, depth: int) -> Pieces:

@@ -84,24 +84,34 @@ def test_where_marks_are_does_not_depend_on_cuts(
 
 def _check_marks(found: list[dict[str, Any]], rows: Sequence[tuple[int, str | None, int]]) -> None:
     """A mark is behind all events below its key and before all others; events are all there, as they came."""
-    events = [row for row in found if row["__kind"] == 0]
+    events = [row for row in found if row["__headrace_kind"] == 0]
     assert [(row["time"], row["kind"], row["value"]) for row in events] == [row for row in rows if row[1] is not None]
     for at, row in enumerate(found):
-        if row["__kind"] == 1:
-            key = (row["__time"], row["__rank"])
-            before = [(each["__time"], each["__rank"]) for each in found[:at] if each["__kind"] == 0]
-            behind = [(each["__time"], each["__rank"]) for each in found[at:] if each["__kind"] == 0]
+        if row["__headrace_kind"] == 1:
+            key = (row["__headrace_time"], row["__headrace_rank"])
+            before = [
+                (each["__headrace_time"], each["__headrace_rank"])
+                for each in found[:at]
+                if each["__headrace_kind"] == 0
+            ]
+            behind = [
+                (each["__headrace_time"], each["__headrace_rank"])
+                for each in found[at:]
+                if each["__headrace_kind"] == 0
+            ]
             assert max(before, default=key) <= key <= min(behind, default=key)
 
 
 def test_marks_go_to_all_workers_that_have_tags() -> None:
     found = _records(_marking(10).apply(_values((3, "value", 1), (9, "value", 2), (10, "value", 3))))
-    assert [(row["__kind"], row["__to"], row["__time"]) for row in found] == [
+    assert [(row["__headrace_kind"], row["__headrace_to"], row["__headrace_time"]) for row in found] == [
         (1, 0, 3), (1, 1, 3), (1, 2, 3), (0, 1, 3), (0, 2, 9), (1, 0, 10), (1, 1, 10), (1, 2, 10), (0, 1, 10),
     ]  # fmt: skip
-    assert {row["__source"] for row in found} == {3}
+    assert {row["__headrace_source"] for row in found} == {3}
     last = _records(_marking().finish())
-    assert [(row["__to"], row["__time"], row["__rank"]) for row in last] == [(n, *LAST) for n in range(3)]
+    assert [(row["__headrace_to"], row["__headrace_time"], row["__headrace_rank"]) for row in last] == [
+        (n, *LAST) for n in range(3)
+    ]
 
 
 def test_what_comes_out_of_order_is_told_of_with_its_place() -> None:
@@ -147,7 +157,7 @@ class _World:
         return self._tree.open(Shape("tree", {}, index=task, tasks=self.members))
 
     def _send(self, sender: Any, batch: pa.RecordBatch) -> None:
-        for row, to in enumerate(batch.column("__to").to_pylist()):
+        for row, to in enumerate(batch.column("__headrace_to").to_pylist()):
             self.lines.setdefault((sender, to), deque()).append(batch.slice(row, 1))
 
     def run(self) -> list[dict[Any, Any]]:
@@ -173,7 +183,7 @@ class _World:
         for name, batch in outputs:
             for row in batch.to_pylist():
                 if name == MESSAGES:
-                    sent.setdefault(row["__to"], []).append(self.codec.decode(row["__message"]))
+                    sent.setdefault(row["__headrace_to"], []).append(self.codec.decode(row["__headrace_message"]))
                 else:
                     sent.setdefault(MAIN, []).append(row)
 
@@ -201,6 +211,31 @@ def test_a_worker_that_starts_again_sends_the_same_again(name: str, leaves: int)
             assert world.again(task) == sent[task], f"worker {task}"
 
 
+_ODD = ("__time", "__tag", "__to", "__kind", "__message", "__lane", "__source", "__rank", "a.b", "class")
+
+
+def test_columns_may_have_any_name_but_those_that_are_reserved() -> None:
+    rows = _values((1, "value", 4), (2, "barrier", 0), (3, "value", 1))
+    for name in _ODD:
+        rows = rows.append_column(name, pa.array([7, 8, 9]))
+    assert _flow(EventWindows(), rows) == [{"time": 2, "total": 4}]
+    with pytest.raises(ProgramError, match="a column __headrace_tag; names that begin with __headrace_ are Headrace's"):
+        _flow(EventWindows(), rows.append_column("__headrace_tag", pa.array([7, 8, 9])))
+    inputs = inputs_of(EventWindows(), None, None, None, None)
+    plan, codec = planned(EventWindows(), inputs, 1, None, "sequential"), Codec(EventWindows())
+    old, new = (Tree(plan, ("s.0", "t.0"), rows.schema, codec).open(Shape("tree", {})) for _ in range(2))
+    for _, batch in Marked(plan, inputs, 0, 10, rows.schema).open(Shape("in", {})).apply(rows):
+        old.apply(batch)
+    new.restore([content for content in [old.changes()] if content is not None])
+    assert _waiting(new) == _waiting(old) > 0
+
+
+def _waiting(operator: Operator) -> int:
+    report: Any = operator.report()
+    count: int = report["waiting"]
+    return count
+
+
 def test_a_worker_says_what_it_waits_for() -> None:
     plan = _windows()
     tree = Tree(plan, ("orders.0", "clicks.0"), _VALUES, Codec(EventWindows()))
@@ -209,7 +244,7 @@ def test_a_worker_says_what_it_waits_for() -> None:
     assert (report["waiting"], report["waits_for"]) == (0, [])
     found = Marked(plan, inputs_of(EventWindows(), None, None, None, None), 0, 10, _VALUES).open(Shape("in", {}))
     for _, batch in found.apply(_values((3, "value", 1))):
-        operator.apply(batch.filter(pa.array(batch.column("__to").to_numpy() == 1)))
+        operator.apply(batch.filter(pa.array(batch.column("__headrace_to").to_numpy() == 1)))
     report = operator.report()
     assert report["waiting"] == 1
     [waits] = report["waits_for"]

@@ -210,6 +210,65 @@ class RemembersInAGlobal(EventWindows):
         return (0, [(event.time, _LAST[0])]) if event.kind == "barrier" else (state + event.value, [])
 
 
+class _Remembering(EventWindows):
+    """Of each value of `kind` the first event that came is remembered; what becomes of it is said by `_first`."""
+
+    def update(self, state: Any, event: Any) -> Any:
+        first = self._first(event)
+        return (0, [(event.time, state + first)]) if event.kind == "barrier" else (state + event.value, [])
+
+    def _first(self, event: Any) -> int:
+        raise NotImplementedError
+
+
+class RemembersInItsClass(_Remembering):
+    seen: dict[str, int] = {}  # noqa: RUF012
+
+    def _first(self, event: Any) -> int:
+        return self.seen.setdefault(event.kind, event.time)
+
+
+_FIRST: dict[str, list[int]] = {}
+
+
+def _first_of(kind: str, time: int) -> int:
+    return _FIRST.setdefault(kind, [time])[0]
+
+
+class RemembersBehindAFunction(_Remembering):
+    def _first(self, event: Any) -> int:
+        return _first_of(event.kind, event.time)
+
+
+_ONLY: int | None = None
+
+
+class RemembersInAName(_Remembering):
+    def _first(self, event: Any) -> int:
+        global _ONLY
+        _ONLY = event.time if _ONLY is None else _ONLY
+        return _ONLY
+
+
+class RemembersInADefault(_Remembering):
+    def _first(self, event: Any, seen: list[int] = []) -> int:  # noqa: B006
+        seen.append(event.time)
+        return seen[0]
+
+
+class Caches(_Remembering):
+    """Right: what it remembers is the same whenever it is made."""
+
+    squares: dict[int, int] = {}  # noqa: RUF012
+    calls = 0
+
+    def _first(self, event: Any) -> int:
+        Caches.calls += 1
+        if event.time not in self.squares:
+            self.squares[event.time] = event.time**2
+        return self.squares[event.time]
+
+
 class ChangesInUpdate(KeyCounters):
     def update(self, state: Any, event: Any) -> Any:
         count = state.get(event.key, 0)
@@ -250,6 +309,13 @@ class BatchDiffers(BatchedWindows):
         return state, pa.RecordBatch.from_pylist(rows, self.outputs)
 
 
+class LongBatchDiffers(BatchedWindows):
+    """What is behind the tenth event of a batch is lost."""
+
+    def update_batch(self, state: Any, events: pa.RecordBatch) -> Any:
+        return super().update_batch(state, events.slice(0, 10))
+
+
 class NotPlain(EventWindows):
     def update(self, state: Any, event: Any) -> Any:
         return (state + complex(event.value, 0), []) if event.kind == "value" else (0, [])
@@ -271,3 +337,91 @@ class Raises(EventWindows):
         if state > 5:
             raise ValueError("too much")
         return super().update(state, event)
+
+
+# -------------------------------------------------------------------- many tags
+
+MANY_SHOPS = [
+    {
+        "kind": "eod" if n % 100 == 99 else "close" if n % 7 == 3 else "sale",
+        "shop": None if n % 100 == 99 else f"s{n % 40}",
+        "id": "all" if n % 100 == 99 else f"i{n % 30}",
+        "cents": n,
+    }
+    for n in range(1000)
+]
+
+
+class EndOfDay(Program):
+    """Takings of shops until they are closed; at the end of a day all are."""
+
+    outputs = pa.schema([("shop", pa.string()), ("cents", pa.int64())])
+
+    def depends(self, a: Any, b: Any) -> bool:
+        return "eod" in (a[0], b[0]) or bool(a[1] == b[1] and "close" in (a[0], b[0]))
+
+    def init(self) -> Any:
+        return {}
+
+    def update(self, state: Any, event: Any) -> Any:
+        if event.kind == "eod":
+            return {}, sorted(state.items())
+        if event.kind == "sale":
+            return {**state, event.shop: state.get(event.shop, 0) + event.cents}, []
+        others = {shop: cents for shop, cents in state.items() if shop != event.shop}
+        return others, [(event.shop, state.get(event.shop, 0))]
+
+    def fork(self, state: Any, left: Any, right: Any) -> Any:
+        ours = {shop: cents for shop, cents in state.items() if left(("close", shop))}
+        return ours, {shop: cents for shop, cents in state.items() if shop not in ours}
+
+    def join(self, left: Any, right: Any) -> Any:
+        return {shop: left.get(shop, 0) + right.get(shop, 0) for shop in {**left, **right}}
+
+
+class EndOfDayForgotten(EndOfDay):
+    def depends(self, a: Any, b: Any) -> bool:
+        return bool(a[1] == b[1] and "close" in (a[0], b[0]))
+
+
+class AllForgotten(Program):
+    """Sums of what came between events of "all", which events of other ids are not said to depend on."""
+
+    outputs = pa.schema([("cents", pa.int64())])
+
+    def depends(self, a: Any, b: Any) -> bool:
+        return bool(a == b)
+
+    def init(self) -> Any:
+        return 0
+
+    def update(self, state: Any, event: Any) -> Any:
+        return (0, [(state,)]) if event.id == "all" else (state + event.cents, [])
+
+    def fork(self, state: Any, left: Any, right: Any) -> Any:
+        return state, 0
+
+    def join(self, left: Any, right: Any) -> Any:
+        return left + right
+
+
+class KeyedTypes(OrdersAndClicks):
+    """As OrdersAndClicks, with a key that does not count."""
+
+    tag = ("kind", "shop")  # type: ignore[assignment]
+
+    def handles(self, kind: type, tag: Any) -> bool:
+        return super().handles(kind, tag[0])
+
+    def examples(self) -> list[dict[str, Any]]:
+        return [{**event, "shop": "north"} for event in super().examples()]
+
+
+class HandlesAKey(KeyedTypes):
+    def handles(self, kind: type, tag: Any) -> bool:
+        return super().handles(kind, tag) and (kind is not Clicks or tag[1] != "south")
+
+
+class HandlesNoKey(KeyedTypes):
+    def handles(self, kind: type, tag: Any) -> bool:
+        return super().handles(kind, tag) and (kind is not Clicks or len(tag) == 2)

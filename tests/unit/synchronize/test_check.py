@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+import sys
 from random import Random
 from typing import Any
 
@@ -9,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import ProgramError, ProgramInconsistent, StageFailed
+from headrace.flow.synchronized import planned
 from headrace.synchronize.cases import judged
 from headrace.synchronize.check import check
 from headrace.synchronize.equality import differences, row_differences
 from headrace.synchronize.guarded import Bench, Calls
+from headrace.synchronize.inputs import Inputs
 from headrace.synchronize.program import Program
 from headrace.synchronize.samples import Sample, read_events
 from headrace.synchronize.stories import RULES
@@ -78,6 +82,28 @@ def test_a_planted_mistake_is_told_in_few_events(
     assert len(error.story.splitlines()) <= 18
     assert all(len(line) <= 80 for line in str(error).splitlines())
     assert RULES[rule].mend.split()[0] in error.hint
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (programs.RemembersInItsClass, "RemembersInItsClass.seen"),
+        (programs.RemembersBehindAFunction, "_FIRST"),
+        (programs.RemembersInAName, "_ONLY"),
+        (programs.RemembersInADefault, "a default of _first"),
+    ],
+)
+def test_what_is_remembered_outside_of_states_is_named(program: type[Program], name: str, seed: int) -> None:
+    error = _found(program, seed=seed)
+    assert (error.rule, error.events) == ("hidden state", 1)
+    assert f"{name} remembers what came before" in " ".join(error.story.split())
+
+
+def test_a_cache_is_no_memory_and_stays_as_it_is() -> None:
+    check(programs.Caches, WINDOWED)
+    assert set(programs.Caches.squares) == {event["time"] for event in WINDOWED}
+    assert programs.Caches.calls > 1000
 
 
 def test_a_story() -> None:
@@ -171,9 +197,28 @@ def test_of_many_tags_those_that_belong_together_are_tried() -> None:
     rows = [{"kind": "i", "key": key, "value": 1} for key in range(500)]
     rows += [{"kind": "r", "key": key, "value": 1} for key in range(300, 400)]
     checked = check(KeyCounters, rows, rounds=30)
-    assert checked.notes == ("16 of 600 tags were tried",)
+    assert checked.notes == ("64 of 600 tags were tried",)
     with pytest.raises(ProgramInconsistent, match="breaks the rule join-update"):
         check(programs.IgnoresPredicates, rows)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("program", "tag"), [(programs.EndOfDayForgotten, ("kind", "shop")), (programs.AllForgotten, "id")]
+)
+def test_rare_events_that_all_depend_on_are_tried_among_many_tags(program: type[Program], tag: Any, seed: int) -> None:
+    with pytest.raises(ProgramInconsistent) as raised:
+        check(program, programs.MANY_SHOPS, tag=tag, seed=seed)
+    assert raised.value.rule == "independence"
+    assert raised.value.events <= 3
+    checked = check(programs.EndOfDay, programs.MANY_SHOPS, tag=("kind", "shop"), seed=seed)
+    assert checked.notes == ("64 of 81 tags were tried",)
+
+
+def test_kinds_that_were_not_tried_are_named() -> None:
+    rows = [{"id": f"i{number}", "kind": "sale", "shop": "s", "cents": 1} for number in range(100)]
+    (note,) = check(programs.AllForgotten, rows, tag="id", rounds=5).notes
+    assert re.fullmatch(r"64 of 100 tags were tried, and nothing of the kind (i\d+, ){4}i\d+ and 31 more", note)
 
 
 class _Alone(Program):
@@ -195,6 +240,35 @@ def test_what_was_not_tried_is_noted() -> None:
         "depends speaks of barier, and no event has that tag",
         "states have floats: with other values, sums may differ in their last digits",
     )
+
+
+def test_handles_is_asked_what_plans_ask() -> None:
+    check(programs.KeyedTypes, rounds=30)
+    with pytest.raises(ProgramError, match=r"handles\(Clicks, \('\w+',\)\) raised IndexError.*let it look at tag\[0\]"):
+        check(programs.HandlesAKey)
+    asks = type("Asks", (programs.KeyedTypes,), {"handles": lambda self, kind, tag: tag[1] != "south"})
+    with pytest.raises(ProgramError, match=r"handles\(Both, \('\w+',\)\) raised IndexError"):
+        planned(asks(), Inputs("Asks", "time", ("kind", "shop")), 1, None, "sequential")
+    with pytest.raises(ProgramInconsistent, match="keys share buckets") as raised:
+        check(programs.HandlesNoKey)
+    assert "handles(Clicks, click(north)) is True" in raised.value.story
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_batch_that_is_wrong_where_it_is_long(seed: int) -> None:
+    error = _found(programs.LongBatchDiffers, seed=seed)
+    assert (error.rule, error.events) == ("batches", 11)
+
+
+class _Exits(EventWindows):
+    def update(self, state: Any, event: Any) -> Any:
+        sys.exit("enough")
+
+
+def test_a_function_that_exits_is_told_of_as_one_that_raises() -> None:
+    with pytest.raises(StageFailed) as raised:
+        check(_Exits, WINDOWED)
+    assert (raised.value.stage, raised.value.problem) == ("_Exits.update", "SystemExit: enough")
 
 
 class _NoRow(EventWindows):
@@ -222,7 +296,13 @@ class _NeedsArguments(EventWindows):
         (KeyCounters, [{"kind": "i"}], None, "its events have no column key; they have kind"),
         (_Alone, WINDOWED, None, "say which column has the tag"),
         (EventWindows, [{"kind": "other"}], None, "an event has the tag other, which its tags do not list"),
-        (EventWindows, [{"kind": ["a"]}], None, "a tag must be a plain value"),
+        (
+            EventWindows,
+            [{"kind": ["a"]}],
+            None,
+            "its tag column kind has values of type list<",
+        ),
+        (KeyCounters, [{"kind": "i", "key": {"a": 1}}], None, "its tag column key has values of type struct<"),
         (_NoRow, WINDOWED, None, "update gave 5, which is no row of its outputs, time, total"),
         (_NoPair, WINDOWED, None, "update must give (state, outputs), a pair, and gave 0"),
         (_NeedsArguments, WINDOWED, None, "it cannot be made without arguments"),

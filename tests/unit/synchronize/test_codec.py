@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from headrace.demo.programs import PROGRAMS, EventWindows
 from headrace.errors import FlowError, ProgramError, StateMismatch
@@ -108,3 +110,37 @@ def test_a_state_of_before_that_does_not_fit_is_told_of() -> None:
 def test_nothing_is_made_of_types_that_are_not_the_programs() -> None:
     with pytest.raises(StateMismatch):
         Codec(EventWindows()).loads(b'{"$":"type","t":"Path","v":["/etc/passwd"]}')
+
+
+@dataclass(frozen=True)
+class _Node:
+    value: int
+    below: tuple[_Node, ...] = ()
+
+
+def test_a_type_may_be_within_itself() -> None:
+    class Deep(EventWindows):
+        def init(self) -> Any:
+            return _Node(1, (_Node(2),))
+
+    codec = Codec(Deep())
+    assert codec.loads(codec.dumps(Deep().init())) == Deep().init()
+
+
+def test_a_codec_is_shipped_with_the_types_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker the names of a script are in no module any more."""
+    with monkeypatch.context() as script:
+        for kind in (_Inner, _Pair, _Outer):
+            script.setattr(kind, "__module__", "__main__")
+            script.setattr(sys.modules["__main__"], kind.__name__, kind, raising=False)
+        state = _Outer([_Inner(1)], {"a": _Pair(1, 2)})
+        shipped = cloudpickle.dumps((Codec(_Nested()), state))  # type: ignore[no-untyped-call]
+    codec, state = cloudpickle.loads(shipped)
+    assert codec.loads(codec.dumps(state)) == state
+
+
+def test_a_type_that_is_not_known_is_told_how_to_be() -> None:
+    with pytest.raises(FlowError, match=r"a _Inner is not a plain value unless .* write states = \(_Inner,\) in the"):
+        Codec(EventWindows()).dumps({"a": _Inner(1)})
+    known = type("Known", (EventWindows,), {"states": (_Inner,)})
+    assert Codec(known()).loads(Codec(known()).dumps(_Inner(1))) == _Inner(1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +78,29 @@ def test_an_update_that_raises_names_the_event_and_the_line() -> None:
     assert "test_running.py" in message
     assert "10 // event.value" in message
     assert "Event(time=3, kind='barrier', value=0)" in message
+
+
+def test_an_update_that_exits_is_as_one_that_raises() -> None:
+    class Exits(Rowwise):
+        def update(self, state: Any, event: Any) -> Any:
+            if event.value == 0:
+                sys.exit(3)
+            return state, []
+
+    message = _failure(Exits())
+    assert "stage Exits: SystemExit: 3" in message
+    assert "sys.exit(3)" in message
+    assert "Event(time=3, kind='barrier', value=0)" in message
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+def test_what_is_meant_for_the_worker_goes_through(kind: type[BaseException]) -> None:
+    class Stopped(Rowwise):
+        def update(self, state: Any, event: Any) -> Any:
+            raise kind
+
+    with pytest.raises(kind):
+        _failure(Stopped())
 
 
 def test_rows_that_raise_while_they_are_made() -> None:

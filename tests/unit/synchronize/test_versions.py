@@ -10,10 +10,12 @@ import pytest
 from headrace.errors import OrderBroken, StateDamaged, StateMismatch
 from headrace.state.places import place_of
 from headrace.synchronize.codec import Codec
-from headrace.synchronize.versions import Version, Versions, check_rising, newest_of
+from headrace.synchronize.versions import Version, Versions, below, check_rising, newest_of
 
 from .tree_cases import Shop, Typed
 
+_EVENT, _BEAT = np.array([False]), np.array([True])
+_MOST = (1 << 63) - 1
 _WAITING = pa.table({"time": [5, 6], "kind": ["click", "order"]})
 
 
@@ -152,19 +154,35 @@ def test_how_far_each_stream_has_come() -> None:
 
 def test_an_event_that_is_late_is_named() -> None:
     times = np.array([5, 7, 4])
-    check_rising("P", times, ["a", "b", "c"], {"a": 5, "b": 7})
+    check_rising("P", times, np.zeros(3, bool), ["a", "b", "c"], {"a": 5, "b": 7})
     with pytest.raises(OrderBroken) as raised:
-        check_rising("P", times, ["a", "b", "c"], {"a": 5, "b": 7, "c": 6})
+        check_rising("P", times, np.zeros(3, bool), ["a", "b", "c"], {"a": 5, "b": 7, "c": 6})
     assert str(raised.value).startswith(
         "program P, stream c: it is out of order: an event of time 4 comes when all before 6 had come in an earlier "
         "batch"
     )
     with pytest.raises(OrderBroken, match="program P, the stream: "):
-        check_rising("P", times, [None] * 3, {"None": 5})
+        check_rising("P", times, np.zeros(3, bool), [None] * 3, {"None": 5})
 
 
 def test_an_event_behind_the_heartbeat_of_its_time_is_late() -> None:
     reached = newest_of(np.array([5]), np.array([True]), ["a"])
     with pytest.raises(OrderBroken):
-        check_rising("P", np.array([5]), ["a"], reached)
-    check_rising("P", np.array([6]), ["a"], reached)
+        check_rising("P", np.array([5]), _EVENT, ["a"], reached)
+    check_rising("P", np.array([6]), _EVENT, ["a"], reached)
+
+
+def test_a_heartbeat_that_is_behind_says_nothing() -> None:
+    check_rising("P", np.array([5, 4]), np.array([True, True]), ["a", "a"], {"a": 6})
+    with pytest.raises(OrderBroken, match="an event of time 4 comes when all before 6"):
+        check_rising("P", np.array([5, 4]), np.array([True, False]), ["a", "a"], {"a": 6})
+
+
+def test_after_a_heartbeat_of_the_last_time_all_has_come(tmp_path: Path) -> None:
+    reached = newest_of(np.array([_MOST]), _BEAT, ["a"])
+    saved = _saved(tmp_path, 0, 1, Shop(1, 1), **reached).load(1, None)
+    assert below(np.array([-5, _MOST]), saved.newest["a"]).all()
+    assert below(np.array([4, _MOST]), newest_of(np.array([_MOST]), _EVENT, ["a"])["a"]).tolist() == [True, False]
+    check_rising("P", np.array([_MOST]), _BEAT, ["a"], saved.newest)
+    with pytest.raises(OrderBroken):
+        check_rising("P", np.array([_MOST]), _EVENT, ["a"], saved.newest)
