@@ -40,6 +40,12 @@ def arrow_schema(schema: DataFrame | T.StructType | pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, _arrow_type(f.dataType)) for f in schema.fields])
 
 
+def arrow_type(type: T.DataType) -> pa.DataType | None:
+    """Of a plain value; None where Arrow is to find out itself."""
+    found = _arrow_type(type)
+    return None if found is _OPAQUE else found
+
+
 def _arrow_type(type: T.DataType) -> pa.DataType:
     if isinstance(type, T.DecimalType):
         return pa.decimal128(type.precision, type.scale)

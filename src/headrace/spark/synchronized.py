@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -19,10 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headrace.errors import ProgramError
+from headrace.spark.event_columns import PREFIX, EventColumns, events_in
 from headrace.spark.gang import Gang
 from headrace.spark.live import slot_count
 from headrace.spark.location import find_location
-from headrace.spark.operator import column
+from headrace.spark.placing import Known, Placing
 from headrace.spark.schema import spark_struct
 from headrace.spark.synchronized_stream import ITAG, RANK, StreamingTask
 from headrace.state.places import place_of
@@ -34,22 +34,19 @@ from headrace.synchronize.mailbox import Events
 from headrace.synchronize.optimize import Optimizer, optimizer_of
 from headrace.synchronize.plan import Plan, make_plan
 from headrace.synchronize.program import Program
-from headrace.synchronize.tags import BUCKETS, OTHER, Bucket, Other, in_tag_order, said_rates, tag_space, tag_text
+from headrace.synchronize.ranks import Ranks, stream_text
+from headrace.synchronize.tags import (
+    Bucket,
+    Other,
+    check_tags,
+    in_tag_order,
+    said_rates,
+    tag_space,
+    tag_text,
+    values_of,
+)
 
-TASK: Final = "__headrace_task"
-_BUCKET: Final = "__headrace_bucket"
 _MOST_TAGS: Final = 1000
-
-
-@dataclass(frozen=True)
-class _Known:
-    """A tag (or bucket) of a stream that there is, how often, and its place among those of one time."""
-
-    tag: Any
-    stream: Any
-    rate: float
-    row: tuple[Any, ...]
-    """The values of the columns by which events find it."""
 
 
 class Synchronized:
@@ -61,35 +58,50 @@ class Synchronized:
     ):  # fmt: skip
         self.program, self.inputs = program, inputs
         self._parallelism, self._rates, self._optimizer, self._tasks = parallelism, rates, optimizer, tasks
-        self._streams, self._state = tuple(map(str, streams)), state
+        self._streams, self._state = tuple(map(stream_text, streams)), state
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        self.inputs.check(df.columns)
+        events = events_in(df, self.inputs)
         if df.isStreaming:
-            return self._stream(df)
-        df = df.where(column(self.inputs.tag[0]).isNotNull())  # heartbeats: all has come anyway
-        known = self._known(df)
+            return self._stream(events)
+        self._check_order()
+        events = events.without_heartbeats()  # all has come anyway
+        known = self._known(events)
         if not known:
             return df.sparkSession.createDataFrame([], self._outputs())
         plan = self.plan(known, slot_count(df.sparkSession))
-        return self._run(self._placed(df, known, plan), df.columns, plan)
+        return self._run(self._placed(events, known, plan), events.names, plan)
 
-    def _stream(self, df: DataFrame) -> DataFrame:
+    def _stream(self, events: EventColumns) -> DataFrame:
         streams = ("None",) if self.inputs.stream is None else self._streams
         if not streams:
             raise ProgramError(self.program.name, f"say streams=[...]: all values that {self.inputs.stream} can have")
-        location, _ = find_location(df.sparkSession, self._state)
+        location, _ = find_location(events.df.sparkSession, self._state)
         place_of(location).check()
         known = self._said()
-        plan = self.plan(known, slot_count(df.sparkSession))
-        codec, names = Codec(self.program), tuple(df.columns)
-        task = StreamingTask(plan, self.inputs, codec, names, streams, location, secrets.token_bytes(32))
-        return self._gang(self._placed(df, known, plan), task.work, plan.tasks)
+        plan = self.plan(known, slot_count(events.df.sparkSession))
+        ranks = None
+        if self.inputs.arrival is None:
+            tags = tuple(each.tag for each in known if not isinstance(each.tag, Other))
+            ranks = Ranks(tags, () if self.inputs.stream is None else self._streams)
+        codec, secret = Codec(self.program), secrets.token_bytes(32)
+        task = StreamingTask(plan, self.inputs, codec, events.names, streams, location, secret, ranks)
+        return self._gang(self._placed(events, known, plan), task.work, plan.tasks)
+
+    def _check_order(self) -> None:
+        """Raises ProgramError where nothing says in which order the streams of a batch are."""
+        is_open = self._rates is not None and self.inputs.arrival is None and not self._streams
+        if self.inputs.stream is not None and is_open:
+            raise ProgramError(
+                self.program.name,
+                f"events of one time are ordered by stream, and with rates= nothing is counted; say streams=[...] as "
+                f"well, all values that {self.inputs.stream} can have in their order, or arrival=, or leave rates= out",
+            )
 
     def explain(self, df: DataFrame, form: Literal["tree", "mermaid"] = "tree") -> str:
         """The tree of workers that would run, with rates, as text or for Mermaid."""
-        self.inputs.check(df.columns)
-        known = self._said() if df.isStreaming else self._known(df.where(column(self.inputs.tag[0]).isNotNull()))
+        events = events_in(df, self.inputs)
+        known = self._said() if df.isStreaming else self._known(events.without_heartbeats())
         if not known:
             return f"program {self.program.name}: there are no events"
         return explain(self.plan(known, slot_count(df.sparkSession)), form)
@@ -102,26 +114,27 @@ class Synchronized:
         is_listed = self.program.tags is not None or self._rates is not None
         return self.program.table is not None and len(self.inputs.tag) > 1 and not is_listed
 
-    def plan(self, known: Sequence[_Known], slots: int) -> Plan:
+    def plan(self, known: Sequence[Known], slots: int) -> Plan:
         leaves = self._parallelism if self._parallelism is not None else slots
-        tasks = min(self._tasks if self._tasks is not None else slots, leaves)
+        # Spark refuses a barrier stage that is wider, after a wait, and stops the whole session with it.
+        tasks = min(self._tasks or slots, slots, leaves)
         rates = [(each.tag, each.stream, each.rate) for each in known]
         space = tag_space(self.program, rates, leaves, is_cut=all(each.stream is None for each in known))
         return make_plan(space, self._optimizer(space, leaves), tasks)
 
-    def _known(self, df: DataFrame) -> list[_Known]:
+    def _known(self, events: EventColumns) -> list[Known]:
         """What there is, counted if nothing was said."""
         if self._rates is not None:
             return self._said()
-        counted = df.groupBy(*self._columns(df)).count().orderBy(*[F.col(name) for name, _ in self._keys(df)])
-        rows = counted.limit(_MOST_TAGS + 1).collect() if not self.is_bucketed else counted.collect()
-        if len(rows) > _MOST_TAGS and not self.is_bucketed:
-            raise ProgramError(
-                self.program.name,
-                f"there are more than {_MOST_TAGS} tags; say depends as a table, with tags of a kind and a key, and "
-                f"keys share buckets: depends = {{'reset': ('reset', 'increment')}}, tag=('kind', 'key')",
-            )
-        found = [self._read(tuple(row)) for row in rows]
+        check_tags(self.program, len(self.inputs.tag), self.program.tags or (), "tags")
+        keys = self._keys(events)
+        counted = events.df.groupBy(*[key.alias(name) for name, key in keys]).count()
+        counted = counted.orderBy(*[F.col(name) for name, _ in keys])
+        # By Arrow, as events come to tasks: tags must be equal to theirs, also time stamps and binary ones.
+        table = (counted if self.is_bucketed else counted.limit(_MOST_TAGS + 1)).toArrow()
+        found = [self._read(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+        if len(found) > _MOST_TAGS and not self.is_bucketed:
+            self._refuse_many(found)
         for each in found if self.program.tags is not None else ():
             if each.tag not in (self.program.tags or ()):
                 listed = ", ".join(map(tag_text, self.program.tags or ()))
@@ -129,14 +142,26 @@ class Synchronized:
                 raise ProgramError(self.program.name, problem)
         return found
 
-    def _said(self) -> list[_Known]:
+    def _refuse_many(self, found: Sequence[Known]) -> None:
+        if len({each.stream for each in found}) > len({each.tag for each in found}):
+            raise ProgramError(
+                self.program.name,
+                f"there are more than {_MOST_TAGS} streams with their tags in {self.inputs.stream}; leave stream= out, "
+                f"and order events of one time by arrival=, or say streams=[...] with rates=",
+            )
+        raise ProgramError(
+            self.program.name,
+            f"there are more than {_MOST_TAGS} tags; say depends as a table, with tags of a kind and a key, and "
+            f"keys share buckets: depends = {{'reset': ('reset', 'increment')}}, tag=('kind', 'key')",
+        )
+
+    def _said(self) -> list[Known]:
         """What rates= says, or the program."""
         columns = len(self.inputs.tag)
         known = said_rates(self.program, columns, self._rates)
         found = []
         for tag, stream, rate in in_tag_order(known):
-            row: Any = (tag.kind, tag.number) if isinstance(tag, Bucket) else (tag,) if columns == 1 else tag
-            found.append(_Known(tag, stream, rate, row))
+            found.append(Known(tag, stream, rate, values_of(tag)))
         return found
 
     @property
@@ -144,88 +169,25 @@ class Synchronized:
         """Are the tags of each stream counted for themselves?"""
         return self.inputs.stream is not None and self._rates is None
 
-    def _keys(self, df: DataFrame) -> list[tuple[str, Column]]:
+    def _keys(self, events: EventColumns) -> list[tuple[str, Column]]:
         """What events are counted by: stream and tag, or stream, kind and bucket."""
-        by_stream = self._by_stream and not df.isStreaming
-        stream = [("__stream", column(str(self.inputs.stream)))] if by_stream else []
-        if not self.is_bucketed:
-            return [*stream, *((f"__tag{n}", column(name)) for n, name in enumerate(self.inputs.tag))]
-        return [*stream, ("__tag0", column(self.inputs.tag[0])), (_BUCKET, self._bucket(df))]
+        by_stream = self._by_stream and not events.df.isStreaming
+        columns = [events[str(self.inputs.stream)]] if by_stream else []
+        columns += [events.tag[0], events.bucket()] if self.is_bucketed else events.tag
+        return [(f"{PREFIX}_key_{at}", key) for at, key in enumerate(columns)]
 
-    def _columns(self, df: DataFrame) -> list[Column]:
-        return [key.alias(name) for name, key in self._keys(df)]
-
-    def _bucket(self, df: DataFrame) -> Column:
-        """As `bucket_of` has it: of keys as texts."""
-        for name in self.inputs.tag[1:]:
-            type = df.schema[name].dataType
-            if not isinstance(type, T.IntegralType | T.StringType):
-                raise ProgramError(
-                    self.program.name, f"key {name} is {type.simpleString()}; a key is a number or a text"
-                )
-        texts = [F.coalesce(column(name).cast("string"), F.lit("None")) for name in self.inputs.tag[1:]]
-        return F.pmod(F.crc32(F.concat_ws("\x00", *texts).cast("binary")), F.lit(BUCKETS)).cast("int")
-
-    def _read(self, row: tuple[Any, ...]) -> _Known:
+    def _read(self, row: tuple[Any, ...]) -> Known:
         *values, count = row
         key = tuple(values)
         stream = values.pop(0) if self._by_stream else None
         if self.is_bucketed:
-            return _Known(Bucket(values[0], values[1]), stream, float(count), key)
-        return _Known(values[0] if len(values) == 1 else tuple(values), stream, float(count), key)
+            return Known(Bucket(values[0], values[1]), stream, float(count), key)
+        return Known(values[0] if len(values) == 1 else tuple(values), stream, float(count), key)
 
     # --------------------------------------------------------------------- run
 
-    def _placed(self, df: DataFrame, known: Sequence[_Known], plan: Plan) -> DataFrame:
-        """Events with their implementation tag and rank, at the task of their worker; in order, where Spark sorts."""
-        bases = {(entry.tag, entry.stream): number for number, entry in enumerate(plan.entries) if entry.part == 0}
-        keys = self._keys(df)
-        table = [
-            (*each.row, bases[each.tag, each.stream], plan.entries[bases[each.tag, each.stream]].parts, rank)
-            for rank, each in enumerate(known)
-            if not isinstance(each.tag, Other)
-        ]
-        keyed = df.select("*", *[key.alias(name) for name, key in keys])
-        fields = [T.StructField(f"{name}_", keyed.schema[name].dataType) for name, _ in keys]
-        more = [T.StructField(name, T.IntegerType()) for name in ("__base", "__parts", "__rank")]
-        places = df.sparkSession.createDataFrame(table, T.StructType([*fields, *more]))
-        same = [F.col(name).eqNullSafe(F.col(f"{name}_")) for name, _ in keys]
-        met = keyed.join(F.broadcast(places), _all(same), "left")
-        spread = F.pmod(F.xxhash64(column(self.inputs.time)), F.col("__parts")).cast("int")
-        itag = F.coalesce(F.col("__base") + spread, self._unknown(bases))
-        tasks = F.array(*[F.lit(plan.members[owner].task) for owner in plan.owner])
-        columns = [column(name) for name in df.columns]
-        placed = met.select(*columns, itag.alias(ITAG), self._rank(len(known)).alias(RANK))
-        # A heartbeat has no tag: any task will do.
-        placed = placed.withColumn(TASK, F.coalesce(F.element_at(tasks, F.col(ITAG) + 1), F.lit(0)))
-        shared = placed.repartitionById(plan.tasks, F.col(TASK)).drop(TASK)
-        if df.isStreaming:
-            return shared
-        ties = [column(f.name) for f in df.schema.fields if _is_sortable(f.dataType) and f.name != self.inputs.time]
-        return shared.sortWithinPartitions(column(self.inputs.time), F.col(RANK), *ties)
-
-    def _unknown(self, bases: Mapping[Any, int]) -> Column:
-        """What a tag is that is in no list: other, an error, or no tag at all."""
-        tag = column(self.inputs.tag[0])
-        if (OTHER, None) in bases:
-            return F.when(tag.isNotNull(), F.lit(bases[OTHER, None]))
-        shown = F.concat_ws(", ", *[column(name).cast("string") for name in self.inputs.tag])
-        known = ", ".join(dict.fromkeys(tag_text(each) for each, _ in bases))
-        problem = F.concat(
-            F.lit(f"program {self.program.name}: an event has the tag "), shown, F.lit(f", and there are only {known}")
-        )
-        return F.when(tag.isNotNull(), F.raise_error(problem).cast("int"))
-
-    def _rank(self, tags: int) -> Column:
-        """The order of events of one time: by arrival, or by stream and tag."""
-        if self.inputs.arrival is not None:
-            return column(self.inputs.arrival).cast("long")
-        own = F.coalesce(F.col("__rank"), F.lit(tags)).cast("long")
-        if self.inputs.stream is None or (self._by_stream and not self._streams):
-            return own
-        texts = F.array(*[F.lit(name) for name in self._streams])
-        place = F.array_position(texts, column(self.inputs.stream).cast("string"))
-        return place.cast("long") * F.lit(1 << 20) + own
+    def _placed(self, events: EventColumns, known: Sequence[Known], plan: Plan) -> DataFrame:
+        return Placing(events, tuple(self._keys(events)), known, plan, self._streams).placed()
 
     def _run(self, df: DataFrame, names: Sequence[str], plan: Plan) -> DataFrame:
         inputs, secret, codec = self.inputs, secrets.token_bytes(32), Codec(self.program)
@@ -253,9 +215,10 @@ def _work(
 
     def events() -> Iterator[Events]:
         for batch in batches:
-            times = ticks_of(batch.column(inputs.time), program.name, inputs.time)
+            rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], names=names)
+            times = ticks_of(rows.column(inputs.time), program.name, inputs.time)
             ranks = ticks_of(batch.column(RANK), program.name, inputs.arrival or RANK)
-            yield Events(batch.select(names), times, ranks, batch.column(ITAG).to_numpy().astype(np.int64))
+            yield Events(rows, times, ranks, batch.column(ITAG).to_numpy().astype(np.int64))
 
     schema = pa.schema([(name, pa.null()) for name in names])
     task = GangTask(plan, gang, codec, schema)
@@ -266,17 +229,6 @@ def _work(
         raise
     finally:
         gang.close()
-
-
-def _all(conditions: Sequence[Column]) -> Column:
-    found = conditions[0]
-    for condition in conditions[1:]:
-        found = found & condition
-    return found
-
-
-def _is_sortable(type: T.DataType) -> bool:
-    return isinstance(type, T.AtomicType)
 
 
 def synchronize(

@@ -21,6 +21,7 @@ from headrace.synchronize.gang_task import GangTask
 from headrace.synchronize.inputs import Inputs, ticks_of
 from headrace.synchronize.mailbox import Events
 from headrace.synchronize.plan import Plan
+from headrace.synchronize.ranks import Ranks, stream_text
 from headrace.synchronize.versions import Version, Versions, below, check_rising, newest_of
 
 ITAG: Final = "__headrace_tag"
@@ -41,6 +42,8 @@ class StreamingTask:
     """All streams there are; one without a name where nothing was said."""
     location: str
     secret: bytes
+    ranks: Ranks | None = None
+    """Where events of one time are not in the order of their arrival."""
 
     def work(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = BarrierTaskContext.get()
@@ -51,7 +54,8 @@ class StreamingTask:
         versions = Versions(place_of(self.location), query, program.name, self.codec)
         before = versions.load(int(batch), program.init())
         parts = [part for part in batches if part.num_rows]
-        rows = pa.Table.from_batches(parts) if parts else pa.table({})
+        names = [*self.names, ITAG, RANK]
+        rows = pa.Table.from_batches(parts).rename_columns(names) if parts else pa.table({})
         newest, heard = self._newest(rows, before), [before.newest]
 
         def meet(place: str) -> list[str]:
@@ -93,7 +97,8 @@ class StreamingTask:
             times = ticks_of(table.column(inputs.time).combine_chunks(), program.name, inputs.time)
             tags = space.numbers_of([table.column(name).combine_chunks() for name in inputs.tag], None, times)
             at = table.schema.get_field_index(ITAG)
-            parts.append(table.set_column(at, ITAG, pa.array(tags, pa.int32())).filter(pa.array(owner[tags] == task)))
+            table = self._ranked(table.set_column(at, ITAG, pa.array(tags, pa.int32())))
+            parts.append(table.filter(pa.array(owner[tags] == task)))
         if not parts:
             nothing = np.zeros(0, np.int64)
             return Events(pa.RecordBatch.from_pylist([], pa.schema([])), nothing, nothing, nothing), pa.table({})
@@ -104,13 +109,22 @@ class StreamingTask:
         waiting, ready = whole.filter(pa.array(~is_ready)), whole.filter(pa.array(is_ready))
         return self._ordered(ready, times[is_ready]), waiting
 
+    def _ranked(self, table: pa.Table) -> pa.Table:
+        """Events that have waited, in the order that they have among those of now."""
+        if self.ranks is None:
+            return table
+        streams = None if self.inputs.stream is None else self._streams_of(table)
+        ranks = self.ranks.of_rows([table.column(name).combine_chunks() for name in self.inputs.tag], streams)
+        return table.set_column(table.schema.get_field_index(RANK), RANK, pa.array(ranks, pa.int64()))
+
     def _ordered(self, rows: pa.Table, times: Any) -> Events:
         ranks = rows.column(RANK).to_numpy()
         order = np.lexsort((ranks, times))
         same = (np.diff(times[order]) == 0) & (np.diff(ranks[order]) == 0)
         if same.any():
             ties = [f.name for f in rows.schema if not pa.types.is_nested(f.type) and f.name not in (ITAG, RANK)]
-            order = sorted_as_spark(rows.select([self.inputs.time, RANK, *ties]))
+            names = dict.fromkeys((self.inputs.time, RANK, *self.inputs.tag, *ties))
+            order = sorted_as_spark(rows.select(list(names)))
         batch = rows.select(list(self.names)).take(pa.array(order)).combine_chunks()
         tags = rows.column(ITAG).to_numpy()[order].astype(np.int64)
         first = batch.to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], batch.schema)
@@ -123,13 +137,13 @@ class StreamingTask:
             return [None] * rows.num_rows
         found: list[Any] = rows.column(stream).to_pylist()
         for each in dict.fromkeys(found):
-            if each is None or str(each) not in self.streams:
+            if each is None or stream_text(each) not in self.streams:
                 (row,) = rows.select(list(self.names)).slice(found.index(each), 1).to_pylist()
-                problem = f"an event is of stream {each}, and streams= are {', '.join(self.streams)}"
+                problem = f"an event is of stream {stream_text(each)}, and streams= are {', '.join(self.streams)}"
                 if each is None:
                     problem = f"an event has no {stream}: a null is no stream; leave such rows out before"
                 raise ProgramError(self.plan.space.program.name, f"{problem} (row {shown(row)})")
-        return found
+        return list(map(stream_text, found))
 
 
 def sorted_as_spark(rows: pa.Table) -> Any:

@@ -6,10 +6,12 @@ events they give up theirs, it joins, updates, and forks again. Workers without 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from headrace.errors import PlanError
 from headrace.model.failures import RAISED, problem_of
@@ -103,6 +105,7 @@ class Plan:
 
 def make_plan(space: TagSpace, root: Worker, tasks: int = 1) -> Plan:
     """Raises PlanError where it is not valid for the program: it names the workers and the tags."""
+    _check_shape(space.program, root)
     workers = list(root.all_below())
     _check_all_there(space, workers)
     _check_independent(space, root)
@@ -139,6 +142,27 @@ def make_plan(space: TagSpace, root: Worker, tasks: int = 1) -> Plan:
 def _named(space: TagSpace, worker: Worker) -> str:
     tags = ", ".join(str(space.entries[tag]) for tag in worker.tags)
     return f"worker {{{tags}}}"
+
+
+def _check_shape(program: Program, given: Any) -> None:
+    """Is it made of workers, with two children or none, and numbers as tags?"""
+    if not isinstance(given, Worker):
+        raise PlanError(
+            program.name,
+            f"an optimizer gave {given!r}, which is no worker; give Worker(tags) or Worker(tags, (left, right)), of "
+            f"headrace.synchronize.plan",
+        )
+    tags, children = given.tags, given.children
+    if not isinstance(tags, Sequence) or not all(isinstance(tag, int | np.integer) for tag in tags):
+        raise PlanError(
+            program.name, f"a worker has the tags {tags!r}; they are the numbers of implementation tags, such as (0, 2)"
+        )
+    if children is None:
+        return
+    if not isinstance(children, Sequence) or len(children) != 2:
+        raise PlanError(program.name, f"a worker has the children {children!r}; they are two workers, or None")
+    for child in children:
+        _check_shape(program, child)
 
 
 def _check_all_there(space: TagSpace, workers: list[Worker]) -> None:

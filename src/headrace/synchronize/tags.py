@@ -7,8 +7,9 @@ What nobody has heard of before is *other*: it depends on everything.
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -248,21 +249,65 @@ def guessed_rates(program: Program, columns: int) -> list[tuple[Tag | Bucket | O
 def said_rates(
     program: Program, columns: int, rates: Mapping[Any, float] | None
 ) -> list[tuple[Tag | Bucket | Other, Any, float]]:
-    """What was said of rates, or else what can be guessed. What is in no list is other, unless the program has one."""
+    """What was said of rates, or else what can be guessed. What is in no list is other, unless the program has one.
+
+    Raises ProgramError for tags that are not of so many columns, and for rates that are none.
+    """
+    check_tags(program, columns, program.tags or (), "tags")
     if rates is None:
         return guessed_rates(program, columns)
-    known: list[Any] = [(tag, None, float(rate)) for tag, rate in rates.items()]
-    return known if program.tags is not None else [*known, (OTHER, None, 0.0)]
+    if not isinstance(rates, Mapping):
+        raise ProgramError(program.name, f"rates={rates!r}; use a dict of tags and how often they come")
+    check_tags(program, columns, rates, "rates=")
+    known: list[Any] = [(tag, None, _rate_of(program, tag, rate)) for tag, rate in rates.items()]
+    if program.tags is None:
+        return [*known, (OTHER, None, 0.0)]
+    strange = next((tag for tag in rates if tag not in program.tags), None)
+    if strange is not None:
+        listed = ", ".join(map(tag_text, program.tags))
+        raise ProgramError(
+            program.name, f"rates= has the tag {tag_text(strange)}, and its tags are {listed}; add it to them"
+        )
+    return [*known, *((tag, None, 0.0) for tag in program.tags if tag not in rates)]
+
+
+def check_tags(program: Program, columns: int, tags: Iterable[Any], where: str) -> None:
+    """Raises ProgramError for a tag that is not of so many columns: a value for one, a tuple for several."""
+    for tag in tags:
+        if columns == 1 and not isinstance(tag, tuple | list):
+            continue
+        if columns > 1 and isinstance(tag, tuple) and len(tag) == columns:
+            continue
+        wanted = "the value of the one column of tag=" if columns == 1 else f"a tuple, of the {columns} columns of tag="
+        raise ProgramError(program.name, f"{where} has {tag!r}; a tag is {wanted}")
+
+
+def _rate_of(program: Program, tag: Any, rate: Any) -> float:
+    is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+    if not is_number or not 0 <= rate < math.inf:
+        raise ProgramError(program.name, f"rates= has {rate!r} for {tag_text(tag)}; a rate is a number from 0 on")
+    return float(rate)
+
+
+def values_of(tag: Any) -> tuple[Any, ...]:
+    """Of its columns; of a bucket its kind and number."""
+    if isinstance(tag, Bucket):
+        return tag.kind, tag.number
+    return tag if isinstance(tag, tuple) else (tag,)
+
+
+def order_key(values: Sequence[Any]) -> tuple[tuple[bool, Any], ...]:
+    """By which Python sorts tags as Spark does: nulls come first."""
+    return tuple((value is not None, value) for value in values)
 
 
 def in_tag_order(
     known: Sequence[tuple[Tag | Bucket | Other, Any, float]],
 ) -> list[tuple[Tag | Bucket | Other, Any, float]]:
     """As Spark sorts the values of tags: numbers as numbers, texts as texts; what is other comes last."""
-    plain: list[Any] = [(each[0].kind, each[0].number) if isinstance(each[0], Bucket) else each[0] for each in known]
     own = [n for n, each in enumerate(known) if not isinstance(each[0], Other)]
     try:
-        own.sort(key=lambda n: plain[n])
+        own.sort(key=lambda n: order_key(values_of(known[n][0])))
     except TypeError:
         own.sort(key=lambda n: tag_text(known[n][0]))
     return [*(known[n] for n in own), *(each for each in known if isinstance(each[0], Other))]

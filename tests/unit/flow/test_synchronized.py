@@ -315,7 +315,7 @@ def test_an_update_that_raises_in_a_flow() -> None:
         (EventWindows(), {"heartbeat": 0}, "heartbeat=0; use a number from 1 on"),
         (EventWindows(), {"optimizer": "best"}, "optimizer='best'; use one of 'by_rate', 'balanced', 'sequential'"),
         (EventWindows(), {"parallelism": 0}, "parallelism"),
-        (EventWindows(), {"rates": {"value": 1.0}}, "an event has the tag barrier, and there are only value"),
+        (EventWindows(), {"rates": {"vaule": 1.0}}, "rates= has the tag vaule, and its tags are value, barrier"),
         (SmartHome(), {"tag": "kind"}, "SmartHome: its tags are not known; list them"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,35 @@ def test_a_tag_that_depends_on_itself_cannot_be_on_two_sides() -> None:
     space = tag_space(EventWindows(), [("barrier", "a", 1.0), ("barrier", "b", 1.0)], 2)
     with pytest.raises(PlanError, match=r"\{barrier@a\} and worker \{barrier@b\} run side by side, and barrier@a dep"):
         make_plan(space, Worker((), (Worker((0,)), Worker((1,)))))
+
+
+# ----------------------------------------------------------------------- shape
+
+_Any: Any = Worker
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"an optimizer gave None, which is no worker; give Worker\(tags\) or Worker\(tags, \(left, right\)\)"),
+        ((0, 1), r"an optimizer gave \(0, 1\), which is no worker"),
+        (_Any((R1,), (Worker((I1,)), "I2A")), "an optimizer gave 'I2A', which is no worker"),
+        (
+            _Any((R1,), (Worker((I1,)),)),
+            r"a worker has the children \(Worker\(.*\),\); they are two workers, or None",
+        ),
+        (_Any((R1,), 7), "a worker has the children 7; they are two workers, or None"),
+        (
+            _Any(("a",)),
+            r"a worker has the tags \('a',\); they are the numbers of implementation tags, such as \(0, 2",
+        ),
+        (_Any((0.0, 1)), r"a worker has the tags \(0.0, 1\); they are the numbers"),
+        (_Any(3), "a worker has the tags 3; they are the numbers"),
+    ],
+)
+def test_something_else_than_a_tree_of_workers(given: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make_plan(paper(), given)
 
 
 # --------------------------------------------------------------- all tags, once

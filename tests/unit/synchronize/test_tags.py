@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.synchronize.tags import (
     bucket_of,
     codes_of,
     guessed_rates,
+    said_rates,
     tag_space,
     tag_text,
 )
@@ -211,3 +213,40 @@ def test_tags_as_people_write_them(tag: Any, text: str) -> None:
 def test_implementation_tags_as_people_write_them() -> None:
     assert str(ImplementationTag(("reset", 1), "E0", 2, 4)) == "reset(1)@E0/2"
     assert str(ImplementationTag(Bucket("reset", 7))) == "reset(bucket 7)"
+
+
+# ------------------------------------------------------------------------- rates
+
+
+class Listed(KeyCounters):
+    tags = (("reset", 1), ("increment", 1))
+
+
+def test_tags_that_have_no_rate_are_rare() -> None:
+    assert said_rates(Listed(), 2, {("increment", 1): 9}) == [(("increment", 1), None, 9.0), (("reset", 1), None, 0.0)]
+    assert said_rates(KeyCounters(), 2, {("increment", 1): 9})[1:] == [(OTHER, None, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("program", "columns", "rates", "message"),
+    [
+        (KeyCounters(), 2, {"reset": 9}, "rates= has 'reset'; a tag is a tuple, of the 2 columns of tag="),
+        (KeyCounters(), 2, {("reset", 1, 2): 9}, r"rates= has \('reset', 1, 2\); a tag is a tuple, of the 2 columns"),
+        (KeyCounters(), 1, {("reset",): 9}, r"rates= has \('reset',\); a tag is the value of the one column of tag="),
+        (KeyCounters(), 2, [("reset", 1)], r"rates=\[\('reset', 1\)\]; use a dict of tags and how often they come"),
+        (KeyCounters(), 1, {"reset": -1}, "rates= has -1 for reset; a rate is a number from 0 on"),
+        (KeyCounters(), 1, {"reset": math.nan}, "rates= has nan for reset; a rate is a number from 0 on"),
+        (KeyCounters(), 1, {"reset": math.inf}, "rates= has inf for reset; a rate is a number from 0 on"),
+        (KeyCounters(), 1, {"reset": "often"}, "rates= has 'often' for reset; a rate is a number from 0 on"),
+        (Listed(), 1, None, r"tags has \('reset', 1\); a tag is the value of the one column of tag="),
+        (
+            Listed(),
+            2,
+            {("reset", 2): 1},
+            r"rates= has the tag reset\(2\), and its tags are reset\(1\), increment\(1\); add",
+        ),
+    ],
+)
+def test_rates_that_do_not_fit(program: Any, columns: int, rates: Any, message: str) -> None:
+    with pytest.raises(ProgramError, match=f"^program {program.name}: {message}"):
+        said_rates(program, columns, rates)
