@@ -23,6 +23,7 @@ from headrace.synchronize.stories import RULES
 from headrace.synchronize.whole_runs import draw_whole_run
 
 from . import check_programs as programs
+from . import check_programs_many as many
 from .check_programs import KEYED, WINDOWED, EventWindows, KeyCounters, OrdersAndClicks
 
 
@@ -203,21 +204,19 @@ def test_of_many_tags_those_that_belong_together_are_tried() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("program", "tag"), [(programs.EndOfDayForgotten, ("kind", "shop")), (programs.AllForgotten, "id")]
-)
+@pytest.mark.parametrize(("program", "tag"), [(many.EndOfDayForgotten, ("kind", "shop")), (many.AllForgotten, "id")])
 def test_rare_events_that_all_depend_on_are_tried_among_many_tags(program: type[Program], tag: Any, seed: int) -> None:
     with pytest.raises(ProgramInconsistent) as raised:
-        check(program, programs.MANY_SHOPS, tag=tag, seed=seed)
+        check(program, many.MANY_SHOPS, tag=tag, seed=seed)
     assert raised.value.rule == "independence"
     assert raised.value.events <= 3
-    checked = check(programs.EndOfDay, programs.MANY_SHOPS, tag=("kind", "shop"), seed=seed)
+    checked = check(many.EndOfDay, many.MANY_SHOPS, tag=("kind", "shop"), seed=seed)
     assert checked.notes == ("64 of 81 tags were tried",)
 
 
 def test_kinds_that_were_not_tried_are_named() -> None:
     rows = [{"id": f"i{number}", "kind": "sale", "shop": "s", "cents": 1} for number in range(100)]
-    (note,) = check(programs.AllForgotten, rows, tag="id", rounds=5).notes
+    (note,) = check(many.AllForgotten, rows, tag="id", rounds=5).notes
     assert re.fullmatch(r"64 of 100 tags were tried, and nothing of the kind (i\d+, ){4}i\d+ and 31 more", note)
 
 
@@ -243,14 +242,14 @@ def test_what_was_not_tried_is_noted() -> None:
 
 
 def test_handles_is_asked_what_plans_ask() -> None:
-    check(programs.KeyedTypes, rounds=30)
+    check(many.KeyedTypes, rounds=30)
     with pytest.raises(ProgramError, match=r"handles\(Clicks, \('\w+',\)\) raised IndexError.*let it look at tag\[0\]"):
-        check(programs.HandlesAKey)
-    asks = type("Asks", (programs.KeyedTypes,), {"handles": lambda self, kind, tag: tag[1] != "south"})
+        check(many.HandlesAKey)
+    asks = type("Asks", (many.KeyedTypes,), {"handles": lambda self, kind, tag: tag[1] != "south"})
     with pytest.raises(ProgramError, match=r"handles\(Both, \('\w+',\)\) raised IndexError"):
         planned(asks(), Inputs("Asks", "time", ("kind", "shop")), 1, None, "sequential")
     with pytest.raises(ProgramInconsistent, match="keys share buckets") as raised:
-        check(programs.HandlesNoKey)
+        check(many.HandlesNoKey)
     assert "handles(Clicks, click(north)) is True" in raised.value.story
 
 
