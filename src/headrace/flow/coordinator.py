@@ -30,6 +30,8 @@ _UNANSWERED_S: Final = 1.0
 _ALIVE_S: Final = 5.0
 _SILENT_S: Final = 30.0
 """A worker that says nothing for so long is taken for dead, and replaced."""
+_LEAVE_S: Final = 2.0
+"""A worker that has not begun is waited for no longer where all leave."""
 _ABSENT_S: Final = 10.0
 """For a worker that does not start for so long, others speak."""
 _BEATS_S: Final = 5.0
@@ -57,6 +59,7 @@ class Coordinator:
         self._deaths = Deaths()
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
+        self._left_at: float | None = None
         self._probe = Probe()
         self._over = False
 
@@ -107,8 +110,9 @@ class Coordinator:
             return self._finish(exited.failure["message"], exited.failure)
         return self._restart(exited.worker, exited.problem)
 
-    def _restart(self, worker: int, problem: str | None) -> list[CoordinatorEffect]:
-        too_much = self._deaths.died(self._now, problem)
+    def _restart(self, worker: int, problem: str | None, is_silent: bool = False) -> list[CoordinatorEffect]:
+        names, was_up = self.assignment[worker], self._workers[worker].is_up
+        too_much = self._deaths.died(self._now, worker, names, problem, is_silent=is_silent, was_up=was_up)
         if too_much is not None:
             return self._finish(too_much)
         self._probe = Probe(self._probe.number + 1)
@@ -139,7 +143,11 @@ class Coordinator:
                     seen.has_left = True
                     effects += self._finished_if_left()
                 else:
-                    effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds")
+                    effects += self._restart(worker, f"nothing for {_SILENT_S:.0f} seconds", is_silent=True)
+            elif self._stopping == "leave" and not seen.is_up and not seen.has_left and self._has_left_long(now_s):
+                # It waits for a slot, or for its stages to open, and hears nothing meanwhile.
+                seen.has_left = True
+                effects += [CancelWorker(worker, seen.epoch), *self._finished_if_left()]
             elif self._is_absent(seen):
                 passed = self._pass_voices(self.assignment[worker])
                 if passed:
@@ -151,6 +159,11 @@ class Coordinator:
         if self._asks() and now_s - self._probe.sent_at >= (_UNANSWERED_S if is_open else _PROBE_S):
             effects += self._ask()
         return effects
+
+    def _has_left_long(self, now_s: float) -> bool:
+        """Were workers told to leave a while ago?"""
+        self._left_at = now_s if self._left_at is None else self._left_at
+        return now_s - self._left_at >= _LEAVE_S
 
     def _is_absent(self, seen: Seen) -> bool:
         """Is it time that others speak for a worker that does not start? Not where all leave."""
@@ -176,6 +189,7 @@ class Coordinator:
             return []
         seen.heard_at, seen.is_up, seen.is_restoring, seen.report = self._now, True, False, message
         seen.busy = None
+        self._deaths.reported(message["worker"], message["tasks"])
         effects = self._truncations(message)
         if message.get("probe") == self._probe.number:
             self._probe.answers[message["worker"]] = message["tasks"]
@@ -194,13 +208,10 @@ class Coordinator:
         if self._stopping == "leave":
             seen.has_left = True
             return [CancelWorker(worker, seen.epoch), *self._finished_if_left()]
-        if busy["for_s"] < HUNG_S:
+        if busy["still_s"] < HUNG_S:
             return []
-        too_much = self._deaths.hung(self._now, busy)
-        if too_much is not None:
-            return self._finish(too_much)
-        problem = f"task {busy['task']} was at one thing for {busy['for_s']:.0f} seconds"
-        return [CancelWorker(worker, seen.epoch), *self._restart(worker, problem)]
+        problem = f"{busy['what']} was at one thing for {busy['still_s']:.0f} seconds"
+        return [CancelWorker(worker, seen.epoch), *self._restart(worker, problem, is_silent=True)]
 
     def _move(self) -> list[CoordinatorEffect]:
         """Copies that share a host part, one worker at a time: the others serve meanwhile."""
@@ -372,7 +383,7 @@ class Coordinator:
                     "pid": None if seen.report is None else seen.report.get("pid"),
                     "host": None if seen.report is None else seen.report.get("host"),
                     "tasks": list(self.assignment[worker]),
-                    "busy": None if seen.busy is None else f"{seen.busy['task']} for {seen.busy['for_s']:.0f} s",
+                    "busy": None if seen.busy is None else f"{seen.busy['what']} for {seen.busy['for_s']:.0f} s",
                 }
                 for worker, seen in self._workers.items()
             },

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import HeadraceError, QueueUnreachable
@@ -37,6 +38,7 @@ from headrace.flow.graph import Graph
 from headrace.flow.io import Opening, SinkWriter, SplitReader
 from headrace.flow.losses import Loss
 from headrace.flow.manifests import FlowStore
+from headrace.flow.pieces import MOST_RECORDS, in_parts
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.rooms import Rooms
@@ -44,6 +46,7 @@ from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
 from headrace.model.failures import RAISED, place_of, problem_of
 from headrace.model.pauses import few_pauses
+from headrace.model.progress import PROGRESS
 from headrace.queues.protocol import Entry, Queues
 
 ROOM_BYTES: Final = 16 << 20
@@ -55,11 +58,15 @@ as much as frames of hundreds, and a task that is behind could never catch up wi
 FEW_RECORDS: Final = 64
 _FRAMES_AT_ONCE: Final = 256
 """What came is worked off in so many frames at a time, so that the first need not wait for the last."""
-_FEW_BYTES: Final = 64 << 10
+_FEW_BYTES: Final = 1
+"""A frame of each queue, to begin with: it is not known yet how long they take."""
 _MOST_BYTES: Final = 4 << 20
 """Of each queue that it takes at a time: between, a worker commits, and hears what it is told."""
 _LONG_S: Final = 0.5
 """What takes longer is more than it should take at a time: a stage may be slow."""
+_FEW_ROWS: Final = 64
+_LONG_CALL_S: Final = 10.0
+"""No call of a function of the user should be longer: batches of more rows are cut. Here too it begins with few."""
 _PATIENCE_COMMITS: Final = 1.5
 """After how many commits in which nothing leaves a queue it is taken to be stuck."""
 BATCH_RECORDS: Final = 4096
@@ -100,51 +107,53 @@ class WorkerSetup:
 def run_worker(setup: WorkerSetup) -> None:
     """Until it is told to leave. Raises what goes wrong, after it has told the coordinator."""
     try:
-        host = Host(setup)
-        try:
-            gc.collect()
-            with few_pauses():
-                host.run()
-        finally:
-            host.close()
+        with BusyVoice(lambda busy: _tell(setup, "busy", busy)) as voice:
+            voice.begin(lambda: "the start of its stages")
+            host = Host(setup, voice)
+            voice.end()
+            try:
+                gc.collect()
+                with few_pauses():
+                    host.run()
+            finally:
+                host.close()
     except QueueUnreachable:
         raise  # there is no telling anybody: the coordinator starts another one
     except HeadraceError as error:
         # Where even this fails, as on a full disk, the error itself tells whoever started the worker.
         with suppress(HeadraceError):
-            _tell_failure(setup, error)
+            _tell(setup, "failed", {"type": type(error).__name__, "message": str(error)})
         raise
     except RAISED as error:
         # Another try may help. If not, this is what there is to be said.
-        raised = f"{problem_of(error)} ({place_of(error)})"
         with suppress(HeadraceError):
-            _tell(setup, {"worker": setup.worker, "epoch": setup.epoch, "raised": raised})
+            _tell(setup, "raised", f"{problem_of(error)} ({place_of(error)})")
         raise
 
 
-def _tell_failure(setup: WorkerSetup, error: HeadraceError) -> None:
-    told = {"type": type(error).__name__, "message": str(error)}
-    _tell(setup, {"worker": setup.worker, "epoch": setup.epoch, "failed": told})
-
-
-def _tell(setup: WorkerSetup, message: dict[str, Any]) -> None:
+def _tell(setup: WorkerSetup, what: str, said: Any) -> None:
     """The coordinator, with a writer of its own."""
+    message = {"worker": setup.worker, "epoch": setup.epoch, what: said}
     with setup.queues.writer() as writer:
         writer.append(report_queue(setup.graph.name), [frames.encode(frames.control(setup.worker, 0, message))])
         writer.sync([report_queue(setup.graph.name)])
 
 
-def fitting(most_bytes: int, took_s: float) -> int:
-    """How much to take at a time, where so much took so long: twice as much, or what fits into `_LONG_S`."""
-    wanted = most_bytes * (_LONG_S / took_s if took_s > _LONG_S else 2)
-    return min(_MOST_BYTES, max(1, int(wanted)))
+def fitting(most: int, taken: int, took_s: float, long_s: float, limit: int) -> int:
+    """How much to take at a time, after so much took so long: what fits into `long_s`, and at most twice as before."""
+    return max(1, min(limit, 2 * most, int(taken * long_s / max(took_s, 1e-6))))
+
+
+def _source_of(task: str) -> str:
+    return f"the source of {task}"
 
 
 class Host:
     """One thread that runs the machine, and one that makes commits safe."""
 
-    def __init__(self, setup: WorkerSetup):
+    def __init__(self, setup: WorkerSetup, busy: BusyVoice | None = None):
         self._setup = setup
+        self._busy = BusyVoice(lambda busy: None) if busy is None else busy
         self._flow = setup.graph.name
         self._plan = make_plan(setup.graph)
         self._store = FlowStore(setup.location, self._flow)
@@ -183,7 +192,8 @@ class Host:
         self._looks: list[tuple[str, Future[Mapping[str, Any] | None]]] = []
         self._ticked_at = 0.0
         self._most_bytes = _FEW_BYTES
-        self._busy = BusyVoice(self._say_busy)
+        for task in self._worker.tasks.values():
+            task.most_rows = _FEW_ROWS
         region = self._plan.region
         self._tick_s = _TICK_S if region is None else min(_TICK_S, max(region.tracked.flush_s, 0.001))
         if setup.graph.agreement != "queue":
@@ -242,7 +252,6 @@ class Host:
         self._reader.wake()
 
     def close(self) -> None:
-        self._busy.close()
         self._saver.shutdown(wait=True)
         for reader in self._sources.values():
             reader.close()
@@ -283,7 +292,7 @@ class Host:
             if asleep_until > now:
                 waits = min(waits, asleep_until - now)
                 continue
-            self._busy.begin(task)
+            self._busy.begin(partial(_source_of, task))
             feed = self._sources[task].poll(self._setup.batch_records)
             self._busy.end()
             if feed is None:
@@ -300,7 +309,7 @@ class Host:
         found: dict[str, list[Entry]] = {}
         for entry in self._reader.poll([*self._worker.inboxes(full), control], waits_s, self._most_bytes):
             found.setdefault(entry.queue, []).append(entry)
-        began = time.monotonic()
+        began, size = time.monotonic(), sum(len(entry.frame) for entries in found.values() for entry in entries)
         for entry in found.pop(control, ()):
             message = frames.decode(entry.frame).message
             if message is not None:
@@ -310,19 +319,19 @@ class Host:
                 if at:
                     self._tick()
                 self._give(Arrived(queue, entries[at : at + _FRAMES_AT_ONCE]))
-        self._most_bytes = fitting(self._most_bytes, time.monotonic() - began)
+        if size:
+            self._most_bytes = fitting(self._most_bytes, size, time.monotonic() - began, _LONG_S, _MOST_BYTES)
 
     def _give(self, stimulus: Stimulus) -> None:
-        if isinstance(stimulus, Arrived | Fed):
-            self._busy.begin(self._worker.task_of(stimulus))
+        task = self._worker.tasks.get(self._worker.task_of(stimulus)) if isinstance(stimulus, Arrived | Fed) else None
+        began, had = time.monotonic(), 0 if task is None else task.records_in
+        self._busy.begin(self._worker.at)
         for effect in self._worker.on(stimulus):
             self._act(effect)
         self._busy.end()
-
-    def _say_busy(self, busy: Mapping[str, Any]) -> None:
-        # With a writer of its own: the worker's is at work, and belongs to its thread.
-        message = {"worker": self._setup.worker, "epoch": self._setup.epoch, "busy": busy}
-        _tell(self._setup, message)
+        if task is not None and task.records_in > had:
+            took_s = time.monotonic() - began
+            task.most_rows = fitting(task.most_rows, task.records_in - had, took_s, _LONG_CALL_S, MOST_RECORDS)
 
     def _act(self, effect: Effect) -> None:
         if isinstance(effect, Append):
@@ -348,8 +357,12 @@ class Host:
     def _deliver(self, deliver: Deliver) -> None:
         sink = deliver.task, deliver.node
         had = max(0, self._had.get(sink, 0) - deliver.first)
-        if had < deliver.batch.num_rows:
-            self._sinks[sink].write(deliver.first + had, deliver.batch.slice(had) if had else deliver.batch)
+        first, most_rows = deliver.first + had, self._worker.tasks[deliver.task].most_rows
+        for part in in_parts(deliver.batch.slice(had) if had else deliver.batch, most_rows):
+            if part.num_rows:
+                PROGRESS.calls += 1
+                self._sinks[sink].write(first, part)
+                first += part.num_rows
 
     # -------------------------------------------------------------------- save
 

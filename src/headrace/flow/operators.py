@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.errors import FlowError, StageFailed
 from headrace.flow.files import Files, FilesInMemory
 from headrace.model.failures import problem_of, shown, stage_failed
+from headrace.model.progress import PROGRESS
 from headrace.order import columns
 from headrace.order.columns import Keys
 
@@ -355,6 +356,7 @@ class _Identity(Operator):
 
 def tried(call: Callable[[], Any], retries: int) -> Any:
     """Raises what the call raises the last time."""
+    PROGRESS.calls += 1
     for _ in range(retries):
         try:
             return drained(call())

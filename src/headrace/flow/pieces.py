@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,15 @@ def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
             raise FlowError(f"a record of {batch.nbytes:,} bytes is too large: a frame has {MOST_BYTES:,} at most")
         return [batch]
     return [*cut(batch.slice(0, half)), *cut(batch.slice(half))]
+
+
+def in_parts(batch: pa.RecordBatch, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """The batch, or parts of it of so many rows."""
+    if batch.num_rows <= most_rows:
+        yield batch
+        return
+    for start in range(0, batch.num_rows, most_rows):
+        yield batch.slice(start, most_rows)
 
 
 def copied(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class Seen:
     is_restoring: bool = False
     """It reads commits: the queues keep what it may want to read next."""
     busy: Mapping[str, Any] | None = None
-    """The `task` that it is at, and `for_s`: since when; where that takes long."""
+    """What it is at, and since when, where that takes long: as `BusyVoice` says it."""
     finished: frozenset[str] = frozenset()
     """What of its tasks is finished, and safe."""
 

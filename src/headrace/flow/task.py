@@ -25,7 +25,7 @@ from headrace.flow.losses import Loss
 from headrace.flow.merging import Merging
 from headrace.flow.opening import opened
 from headrace.flow.operators import MAIN, Outputs
-from headrace.flow.pieces import MOST_RECORDS
+from headrace.flow.pieces import MOST_RECORDS, in_parts
 from headrace.flow.plan import Plan, TaskPlan
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.receiving import Receiving
@@ -36,6 +36,7 @@ from headrace.flow.state_files import StateFiles
 from headrace.flow.telling import Telling
 from headrace.flow.tracked import TaskTracking, report_frames
 from headrace.model.frames import Frame, Kind
+from headrace.model.progress import PROGRESS
 from headrace.order import columns
 from headrace.queues.protocol import Entry
 
@@ -73,6 +74,8 @@ class Task:
         """The number of the last change that came with its inbox."""
         self.changed_at = 0
         self.records_in = 0
+        self.most_rows = MOST_RECORDS
+        """Of one call of a stage."""
         self._plan, self._graph = plan, plan.graph
         self._fused = {name: plan.fused(name) for name in task.vertex.nodes}
         self._carried = plan.carried.nodes
@@ -348,7 +351,9 @@ class Task:
         elif node.source is not None:
             self._send(node, [(MAIN, batch)])
         else:
-            self._send(node, self.operators[node.name].apply(batch))
+            for part in in_parts(batch, self.most_rows):
+                PROGRESS.calls += 1
+                self._send(node, self.operators[node.name].apply(part))
 
     def _send(self, node: Node, outputs: Outputs) -> None:
         for output, batch in outputs:
@@ -374,9 +379,9 @@ class Task:
                 self._send(self._graph.node(name), self.operators[name].finish())
         if self.tracking is not None:
             self.tracking.finish()
-        if self.tracking is not None and not self.tracking.is_passing:
-            for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
-                self.sending.put(queue, frame)
+            if not self.tracking.is_passing:
+                for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
+                    self.sending.put(queue, frame)
         self.sending.end()
         self.delivering.end()
 

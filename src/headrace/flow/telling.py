@@ -15,6 +15,7 @@ from headrace.flow.carrying import Carrying
 from headrace.flow.operators import Operator, Outputs
 from headrace.flow.tracked import TaskTracking
 from headrace.model.frames import Frame
+from headrace.model.progress import PROGRESS
 from headrace.order.columns import TOKEN
 from headrace.track.labels import as_numbers
 from headrace.track.terms import Told
@@ -74,6 +75,7 @@ class Telling:
         found: dict[str, list[pa.RecordBatch]] = {}
         for name in substreams.to_pylist():
             given = call(name)
+            PROGRESS.calls += 1
             if self._order is not None:
                 self._order.check_placed(self._tracking.vertex, given)
             for output, batch in given:

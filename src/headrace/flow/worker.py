@@ -98,6 +98,7 @@ class Worker:
         self._beaten_at = 0.0
         self._unheard_s, self._looked_at = 0.0, 0.0
         self._now = 0.0
+        self._at = ""
         self._hurry = False
         self._paused = False
 
@@ -167,7 +168,12 @@ class Worker:
 
     # ---------------------------------------------------------------------- on
 
+    def at(self) -> str:
+        """What it is working at, for people; another thread may ask."""
+        return self._at
+
     def on(self, stimulus: Stimulus) -> list[Effect]:
+        self._at = self.task_of(stimulus) if isinstance(stimulus, Arrived | Fed) else "what is due by the clock"
         if isinstance(stimulus, Arrived) and self._pulse is not None and stimulus.queue == self._pulse.log:
             return [*self._pulse.take(stimulus.entries), Acknowledge(self._pulse.log, self._pulse.position)]
         if isinstance(stimulus, Arrived):
@@ -223,6 +229,7 @@ class Worker:
         self._versions[name] = version
         self._saving[name] = version
         self._saved_at[name] = self._now
+        self._at = f"the snapshot of {name}"
         snapshot = task.snapshot(self.epoch, version)
         self._changed[name] = task.changed
         self._positions[name].append(dict(task.positions))

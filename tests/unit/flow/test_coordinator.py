@@ -129,8 +129,8 @@ def test_a_worker_that_is_silent_while_all_leave_does_not_hold_up_the_end() -> N
     assert any(effect == Tell({"say": "leave"}) or isinstance(effect, Finish) for effect in effects)
 
 
-def _busy(script: Script, worker: int, for_s: float) -> list[CoordinatorEffect]:
-    about = {"task": "out.0", "for_s": for_s}
+def _busy(script: Script, worker: int, for_s: float, still_s: float | None = None) -> list[CoordinatorEffect]:
+    about = {"what": "out.0", "for_s": for_s, "still_s": for_s if still_s is None else still_s}
     return script.on(Reported({"worker": worker, "epoch": script.epochs[worker], "busy": about}))
 
 
@@ -138,11 +138,11 @@ def test_a_worker_that_is_at_one_thing_for_long_is_not_dead() -> None:
     script = Script(plan_of())
     for worker in (0, 1):
         script.report(worker)
-    for moment in range(2, 200, 2):
+    for moment in range(2, 1000, 2):
         script.report(0)
         assert script.on(Ticked(float(moment))) in ([], [Tell({"say": "alive"})])
-        assert _busy(script, 1, float(moment)) == []
-    assert script.machine.status()["workers"][1]["busy"] == "out.0 for 198 s"
+        assert _busy(script, 1, float(moment), 3.0) == [], "it moves"
+    assert script.machine.status()["workers"][1]["busy"] == "out.0 for 998 s"
     assert script.machine.status()["restarts"] == 0
     script.report(1)
     assert script.machine.status()["workers"][1]["busy"] is None
@@ -157,15 +157,47 @@ def test_a_stage_that_hangs_is_tried_again_and_then_named() -> None:
         assert _busy(script, 1, 1.0) == []
     *_, finish = _busy(script, 1, 301.0)
     assert isinstance(finish, Finish)
-    assert str(finish.problem).startswith("task out.0 was at one thing for 301 seconds, for the third time")
+    assert str(finish.problem).startswith(
+        "worker 1 (tasks out.0) was started again 3 times, and got no further; the last time: out.0 was at one thing "
+        "for 301 seconds."
+    )
 
 
 def test_stages_that_hang_now_and_then_do_not_end_the_flow() -> None:
     script = Script(plan_of())
-    for time in range(10):
-        script.on(Ticked(time * 700.0))
-        script.report(1)
+    for records in range(10):
+        script.report(1, {"out.0": task_says(records_in=records)})
         assert isinstance(_busy(script, 1, 301.0)[-1], StartWorker)
+
+
+def test_who_dies_again_and_again_at_the_same_place_ends_the_flow() -> None:
+    """However long a start takes: a record that kills its worker does so every time."""
+    script = Script(plan_of())
+    for death in range(11):
+        script.on(Ticked(death * 10.0))
+        script.report(1, {"out.0": task_says(records_in=7000)})
+        assert isinstance(script.on(Exited(1, script.epochs[1], "killed"))[-1], StartWorker)
+    script.report(1, {"out.0": task_says(records_in=6000)})
+    finish = script.on(Exited(1, script.epochs[1], "killed"))[-1]
+    assert isinstance(finish, Finish)
+    assert "was started again 12 times, and got no further; the last time: killed" in str(finish.problem)
+
+
+def test_who_cannot_begin_may_do_so_later() -> None:
+    """As where a broker is away."""
+    script = Script(plan_of())
+    for death in range(40):
+        script.on(Ticked(death * 10.0))
+        assert isinstance(script.on(Exited(1, script.epochs[1], "away"))[-1], StartWorker)
+
+
+def test_a_worker_that_has_not_begun_does_not_hold_up_the_end() -> None:
+    script = Script(plan_of())
+    script.report(0)
+    script.on(StopAsked(drain=False))
+    script.on(Ticked(1.0))
+    assert CancelWorker(1, 102) in script.on(Ticked(4.0))
+    assert script.on(Exited(0, 101)) == [Finish(None, {})]
 
 
 def test_who_is_busy_while_all_leave_is_not_waited_for() -> None:

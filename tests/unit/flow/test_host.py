@@ -71,7 +71,7 @@ def test_a_worker_whose_stage_takes_long_says_so(tmp_path: Path, monkeypatch: py
         driver = _Driver(setup)
         assert is_at_it.wait(60)
         first, second = driver.hears("busy"), driver.hears("busy")
-        assert first["task"] == second["task"] == "slow.0"
+        assert first["what"] == second["what"] == "slow.0"
         assert 0.0 <= first["for_s"] <= second["for_s"]
     finally:
         may_go_on.set()
@@ -101,9 +101,10 @@ def test_what_a_worker_dies_of_is_told(tmp_path: Path) -> None:
 
 
 def test_what_takes_long_is_taken_in_smaller_pieces() -> None:
-    most = 64 << 10
-    for _ in range(6):
-        most = fitting(most, 0.01)
-    assert most == fitting(most, 0.01) == 4 << 20, "as much as there is room for, where nothing is slow"
-    assert fitting(4 << 20, 5.0) == (4 << 20) // 10
-    assert fitting(1, 300.0) == 1, "a frame comes in any case"
+    most = 1
+    for _ in range(30):
+        most = fitting(most, most, 0.01, 0.5, 4 << 20)
+    assert most == 4 << 20, "as much as there is room for, where nothing is slow"
+    assert fitting(most, 1000, 5.0, 0.5, 4 << 20) == 100
+    assert fitting(100, 1000, 0.0, 0.5, 4 << 20) == 200, "it may be slow yet"
+    assert fitting(4096, 1, 300.0, 0.5, 4 << 20) == 1, "a frame comes in any case"
