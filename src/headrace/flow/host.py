@@ -39,6 +39,7 @@ from headrace.flow.losses import Loss
 from headrace.flow.manifests import FlowStore
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd
+from headrace.flow.rooms import ROOM_BYTES as ROOM_BYTES
 from headrace.flow.rooms import Rooms
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
@@ -46,7 +47,6 @@ from headrace.model.failures import RAISED, place_of, problem_of
 from headrace.model.pauses import few_pauses
 from headrace.queues.protocol import Entry, Queues
 
-ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
 PACE_S: Final = 0.001
@@ -159,6 +159,7 @@ class Host:
             files,
             setup.silent,
             setup.has_copies,
+            setup.room_bytes,
         )
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
         self._had: dict[tuple[str, str], int] = {}
