@@ -54,6 +54,12 @@ class _GenerateReader(SplitReader):
                 f"the function of hr.generate gave the columns {listed(batch.schema)} for records {first} to "
                 f"{first + count - 1}, and {listed(self._source.schema)} before; they must always be the same"
             )
+        for entry in batch.schema:
+            if not entry.nullable and batch.column(entry.name).null_count:
+                raise FlowError(
+                    f"the function of hr.generate gave null in {entry.name} for records {first} to "
+                    f"{first + count - 1}, which its columns do not allow; give values, or declare it nullable=True"
+                )
         self._taken += count
         return Feed(batch, self._taken)
 

@@ -171,6 +171,13 @@ def test_a_rate_is_finite() -> None:
         hr.rate(float("inf"))
 
 
+def test_what_is_generated_has_nulls_only_where_they_are_allowed() -> None:
+    never = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    nulls = hr.generate(lambda first, count: pa.record_batch([pa.nulls(count, pa.int64())], schema=never), 5)
+    with pytest.raises(FlowError, match="gave null in n for records 0 to 4, which its columns do not allow"):
+        _read(nulls, _opening())
+
+
 def test_where_no_records_have_no_columns_they_are_to_be_named() -> None:
     with pytest.raises(FlowError, match=r"make\(0, 0\), to see the columns, and it gave none; name them, .*schema="):
         hr.generate(_made_of_records, 5)
