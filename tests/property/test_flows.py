@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -118,6 +119,29 @@ def test_a_flow_gives_what_its_sequential_run_gives(seed: int) -> None:
     for at in range(4):
         failure = simulation.run(simulation.setup(seed * 4 + at))
         assert failure is None, simulation.shrink(failure, 30).story()
+
+
+def _keeping(graph: Graph) -> Graph:
+    """With sinks that keep what they are given until a commit."""
+    nodes = [replace(node, sink=hr.parquet("nowhere")) if node.sink else node for node in graph.nodes]
+    return replace(graph, nodes=tuple(nodes))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sinks_without_room_change_nothing(seed: int) -> None:
+    simulation = Simulation(_keeping(_drawn(seed)))
+    for at in range(2):
+        failure = simulation.run(replace(simulation.setup(seed * 2 + at), room_bytes=48))
+        assert failure is None, simulation.shrink(failure, 30).story()
+
+
+def test_sinks_without_room_save_more_often() -> None:
+    saves = []
+    for room_bytes in (1 << 20, 48):
+        world = World(_keeping(_rebalanced(200)), Setup(0, (), 1, room_bytes=room_bytes))
+        world.run()
+        saves.append(sum(what.startswith("saved count") for _, _, what in world.trace))
+    assert saves[1] > 2 * saves[0]
 
 
 def test_random_flows_are_of_all_kinds() -> None:

@@ -22,11 +22,10 @@ from headrace.flow.operators import (
     Wrapped,
     empty,
     failed_record,
-    name_of,
     tried,
 )
 from headrace.model import plain_json
-from headrace.model.failures import problem_of, shown, stage_failed
+from headrace.model.failures import name_of, problem_of, shown, stage_failed
 from headrace.order import columns
 from headrace.order.columns import Keys
 

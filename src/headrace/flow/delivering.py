@@ -32,7 +32,7 @@ class Delivering:
         self.delivered[node.name] = first + batch.num_rows
         self._sending.records += batch.num_rows
         if node.name in self._outside:
-            for part in cut(batch):
+            for part in cut(batch, f"sink {node.name}"):
                 frame = frames.data(self._channel(node.name), first, part)
                 self._sending.put(outside(self._outside[node.name]), frames.encode(frame))
                 first += part.num_rows

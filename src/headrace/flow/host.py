@@ -41,7 +41,7 @@ from headrace.flow.manifests import FlowStore
 from headrace.flow.pieces import MOST_RECORDS, in_parts
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd
-from headrace.flow.rooms import Rooms
+from headrace.flow.rooms import ROOM_BYTES, Rooms
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
 from headrace.model.failures import RAISED, place_of, problem_of
@@ -49,7 +49,6 @@ from headrace.model.pauses import few_pauses
 from headrace.model.progress import PROGRESS
 from headrace.queues.protocol import Entry, Queues
 
-ROOM_BYTES: Final = 16 << 20
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
 PACE_S: Final = 0.001
@@ -168,6 +167,7 @@ class Host:
             files,
             setup.silent,
             setup.has_copies,
+            max(setup.room_bytes, ROOM_BYTES),  # files of a few records are worse than some memory
         )
         self._sinks: dict[tuple[str, str], SinkWriter] = {}
         self._had: dict[tuple[str, str], int] = {}

@@ -105,6 +105,11 @@ class Sink(ABC):
     keeps_first: bool = False
     """May several copies of a task write to it, because of each record it keeps the first copy?"""
 
+    @property
+    def keeps_until_commit(self) -> bool:
+        """Does it hold what it is given in memory until a commit? Then a task that gives much commits sooner."""
+        return self.shows_at_commit
+
     def beginning(self) -> Any:
         """What must be known of how it was before the flow: asked for once, plain values for JSON."""
         return None

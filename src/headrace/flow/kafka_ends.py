@@ -61,6 +61,10 @@ class KafkaSink(Sink):
     topic: KafkaTopic
 
     @property
+    def keeps_until_commit(self) -> bool:
+        return self.topic.transactional
+
+    @property
     def keeps_first(self) -> bool:  # type: ignore[override]
         """Its readers do."""
         return self.topic.every_copy

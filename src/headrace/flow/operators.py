@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -188,7 +188,7 @@ class Shape:
                     f"{listed(schema)}; leave it out, or name it in schema=: {shown(record)}"
                 )
         try:
-            return [(output, pa.RecordBatch.from_pylist(list(records), schema))]
+            return [(output, self._checked(output, pa.RecordBatch.from_pylist(list(records), schema)))]
         except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
             raise FlowError(
                 f"stage {self.stage}: what it gave does not fit its columns ({problem_of(error)}): "
@@ -214,13 +214,28 @@ class Shape:
                 f'say each="record"'
             )
         if batch.schema.equals(schema, check_metadata=True):
-            return batch
+            return self._checked(output, batch)
         if batch.schema.names != schema.names or batch.schema.types != schema.types:
             raise FlowError(
                 f"stage {self.stage} gave the columns {listed(batch.schema)}, not {listed(schema)}; "
                 f"give schema= the columns that it really has"
             )
-        return _relabelled(batch, schema)
+        return self._checked(output, pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+
+    @cached_property
+    def _never_null(self) -> Mapping[str, Sequence[str]]:
+        """The columns of each output that must have no nulls."""
+        return {name: [entry.name for entry in schema if not entry.nullable] for name, schema in self.outputs.items()}
+
+    def _checked(self, output: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A sink would find the nulls far from here."""
+        for name in self._never_null[output]:
+            if nulls := batch.column(name).null_count:
+                raise FlowError(
+                    f"stage {self.stage} gave {nulls} of {batch.num_rows} records with null in {name}, which its "
+                    f"columns do not allow; give values, or declare it in schema= with nullable=True"
+                )
+        return batch
 
 
 def _misfit(records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> str:
@@ -231,10 +246,6 @@ def _misfit(records: Sequence[Mapping[str, Any]], schema: pa.Schema) -> str:
         except (pa.ArrowException, TypeError, ValueError, AttributeError):
             return shown(record)
     return shown(records[0])
-
-
-def _relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 # -------------------------------------------------------------------- behaviours
@@ -386,14 +397,3 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 
 def listed(schema: pa.Schema) -> str:
     return ", ".join(f"{entry.name} {entry.type}" for entry in schema)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", type(function).__name__)
-    if name != "<lambda>":
-        return name
-    try:
-        line = inspect.getsourcelines(function)[1]
-    except (OSError, TypeError):
-        return "a lambda"
-    return f"the lambda of line {line}"

@@ -14,17 +14,20 @@ MOST_RECORDS: Final = 65_536
 _MOST_BYTES: Final = 8 << 20
 
 
-def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Pieces that fit into frames."""
+def cut(batch: pa.RecordBatch, giver: str) -> list[pa.RecordBatch]:
+    """Pieces that fit into frames. `giver`: whose records they are."""
     # The size of its buffers is no less than its own, and known at once.
     if batch.num_rows <= MOST_RECORDS and (batch.get_total_buffer_size() <= _MOST_BYTES or batch.nbytes <= _MOST_BYTES):
         return [batch]
     half = batch.num_rows // 2
     if not half:
         if batch.nbytes > MOST_BYTES - (1 << 20):
-            raise FlowError(f"a record of {batch.nbytes:,} bytes is too large: a frame has {MOST_BYTES:,} at most")
+            raise FlowError(
+                f"a record of {giver} has {batch.nbytes:,} bytes, and a frame {MOST_BYTES:,} at most; give it in "
+                f"several records, or keep what is large in a file and give its name"
+            )
         return [batch]
-    return [*cut(batch.slice(0, half)), *cut(batch.slice(half))]
+    return [*cut(batch.slice(0, half), giver), *cut(batch.slice(half), giver)]
 
 
 def in_parts(batch: pa.RecordBatch, most_rows: int) -> Iterator[pa.RecordBatch]:

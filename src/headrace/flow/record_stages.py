@@ -21,11 +21,10 @@ from headrace.flow.operators import (
     Wrapped,
     drained,
     failed_record,
-    name_of,
     tried,
 )
 from headrace.model import plain_json
-from headrace.model.failures import shown, stage_failed
+from headrace.model.failures import name_of, shown, stage_failed
 from headrace.order import columns
 from headrace.order.columns import Keys
 

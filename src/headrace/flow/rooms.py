@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+ROOM_BYTES: Final = 16 << 20
 _LEAST_BYTES: Final = 64 << 10
 _MOST_TIMES: Final = 256
 

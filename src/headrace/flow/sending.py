@@ -34,6 +34,8 @@ class Sending:
             e.number for e in self.edges if (e.vertex, e.output) == (AGENT, GONE) and e.consumer in passing
         }
         self._edge_of = {edge.number: edge for edge in self.edges}
+        self._giver = {edge.number: f"{plan.graph.node(edge.node).kind} {edge.node}" for edge in self.edges}
+        """As errors name it."""
         self.edges_of: dict[tuple[str, str], list[Edge]] = {}
         """By node and output."""
         for edge in self.edges:
@@ -74,10 +76,10 @@ class Sending:
             channel = edge.channel(self._index, consumer)
             if self._tracking is not None:
                 part = self._tracking.sent(edge, channel, self.sent.get(channel, 0), part)
-            self._emit(self._queues[edge.number, consumer], channel, part)
+            self._emit(self._queues[edge.number, consumer], channel, part, self._giver[edge.number])
 
-    def _emit(self, queue: str, channel: int, batch: pa.RecordBatch) -> None:
-        for part in cut(batch):
+    def _emit(self, queue: str, channel: int, batch: pa.RecordBatch, giver: str) -> None:
+        for part in cut(batch, giver):
             first = self.sent.get(channel, 0)
             self.sent[channel] = first + part.num_rows
             self.put(queue, frames.encode(frames.data(channel, first, part)))

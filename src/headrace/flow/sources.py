@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,6 +54,12 @@ class _GenerateReader(SplitReader):
                 f"the function of hr.generate gave the columns {listed(batch.schema)} for records {first} to "
                 f"{first + count - 1}, and {listed(self._source.schema)} before; they must always be the same"
             )
+        for entry in batch.schema:
+            if not entry.nullable and batch.column(entry.name).null_count:
+                raise FlowError(
+                    f"the function of hr.generate gave null in {entry.name} for records {first} to "
+                    f"{first + count - 1}, which its columns do not allow; give values, or declare it nullable=True"
+                )
         self._taken += count
         return Feed(batch, self._taken)
 
@@ -73,7 +80,16 @@ def generate(
     make: Callable[[int, int], pa.RecordBatch], records: int | None = None, *, schema: pa.Schema | None = None
 ) -> Generate:
     """`make(first, count)` gives records `first`, `first + 1`, …, the same ones always; `records` of them in all."""
-    return Generate(make, schema if schema is not None else make(0, 0).schema, records)
+    if schema is None:
+        found = make(0, 0)
+        if not isinstance(found, pa.RecordBatch) or not found.schema.names:
+            what = "none" if isinstance(found, pa.RecordBatch) else f"a {type(found).__name__}"
+            raise FlowError(
+                f"hr.generate asked its function for no records, make(0, 0), to see the columns, and it gave {what}; "
+                f"name them, hr.generate(make, schema=...), or let it give an empty record batch that has them"
+            )
+        schema = found.schema
+    return Generate(make, schema, records)
 
 
 @dataclass(frozen=True)
@@ -174,7 +190,7 @@ class _ParquetReader(SplitReader):
     def _skipped(self, path: str, rows: int) -> Iterator[pa.RecordBatch]:
         try:
             file = pq.ParquetFile(path)
-            found = {entry.name: entry.type for entry in file.schema_arrow}
+            found = {entry.name: _decoded(entry.type) for entry in file.schema_arrow}
             if any(found.get(entry.name) != entry.type for entry in self._schema):
                 columns = listed(file.schema_arrow)
                 raise InputError(f"{path} has the columns {columns}, not {listed(self._schema)}; move it away")
@@ -182,14 +198,28 @@ class _ParquetReader(SplitReader):
                 skip = min(rows, batch.num_rows)
                 rows -= skip
                 columns = batch.select(self._schema.names).slice(skip).columns
-                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                yield pa.RecordBatch.from_arrays([_plain(each) for each in columns], schema=self._schema)
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path} cannot be read ({problem_of(error)}); put it back from a copy") from None
+            raise _unreadable(path, error) from None
+
+
+def _decoded(type: pa.DataType) -> pa.DataType:
+    """As frames and state have it: values, not numbers of values."""
+    return type.value_type if pa.types.is_dictionary(type) else type
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    return InputError(f"{path} cannot be read ({problem_of(error)}); put it back from a copy, or move it away")
 
 
 def _files(path: str) -> list[str]:
-    pattern = f"{path}/*.parquet" if Path(path).is_dir() else path
-    found = sorted(glob.glob(pattern))
+    # What there is under just this name is no pattern.
+    pattern = f"{glob.escape(path)}/*.parquet" if Path(path).is_dir() else path
+    found = [path] if Path(path).is_file() else sorted(glob.glob(pattern))
     if not found:
         raise InputError(
             f"{path}: there are no Parquet files; name a folder, a file or a pattern such as data/*.parquet"
@@ -197,7 +227,12 @@ def _files(path: str) -> list[str]:
     return found
 
 
-def parquet_files(path: str) -> ParquetFiles:
+def parquet_files(path: str | os.PathLike[str]) -> ParquetFiles:
     """The records of Parquet files, a folder or a pattern, in the order of names."""
-    schema = pq.read_schema(_files(path)[0])
-    return ParquetFiles(path, pa.schema([pa.field(entry.name, entry.type) for entry in schema]))
+    place = os.fspath(path)
+    first = _files(place)[0]
+    try:
+        schema = pq.read_schema(first)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(first, error) from None
+    return ParquetFiles(place, pa.schema([pa.field(entry.name, _decoded(entry.type)) for entry in schema]))

@@ -13,6 +13,7 @@ from headrace.flow.copies import task_of
 from headrace.flow.effects import (
     Acknowledge,
     Arrived,
+    Deliver,
     Effect,
     Fed,
     Leave,
@@ -30,6 +31,7 @@ from headrace.flow.files import Files, FilesInMemory
 from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan
 from headrace.flow.pulses import Pulse
+from headrace.flow.rooms import ROOM_BYTES
 from headrace.flow.silence import Silence
 from headrace.flow.substream_reports import SubstreamReports
 from headrace.flow.task import Task
@@ -68,8 +70,12 @@ class Worker:
         files: Callable[[str], Files] = lambda task: FilesInMemory(),
         silent: Collection[str] = (),
         has_copies: bool = False,
+        room_bytes: int = ROOM_BYTES,
     ):
-        """`files` are those of a task, see `Task`. `silent`: the copies that keep silent."""
+        """`files` are those of a task, see `Task`. `silent`: the copies that keep silent.
+
+        `room_bytes`: how much the sinks of a task may be given between two commits.
+        """
         planned = {name: plan.tasks[task_of(name)] for name in tasks}
         self._synced = {name: tuple(plan.synced_with(planned[name])) for name in tasks}
         self.number = number
@@ -91,6 +97,10 @@ class Worker:
         self._saving: dict[str, int] = {}
         self._positions: dict[str, list[dict[str, int]]] = {name: [] for name in tasks}
         self._saved_at = dict.fromkeys(tasks, 0.0)
+        self._keeping = {node.name for node in plan.graph.nodes if node.sink and node.sink.keeps_until_commit}
+        self._room_bytes = room_bytes
+        self._given_bytes = dict.fromkeys(tasks, 0)
+        """What the sinks of a task keep until its next commit."""
         self._changed = dict.fromkeys(tasks, 0)
         """The last change that is in a commit."""
         self._reports = SubstreamReports(plan, self.tasks)
@@ -144,7 +154,12 @@ class Worker:
 
     def _has_no_room(self, task: Task, full: Collection[str]) -> bool:
         silence = self._silent.get(task.name)
-        return _has_no_room(task, full) if silence is None else silence.size_bytes > _MOST_SILENT_BYTES
+        if silence is not None:
+            return silence.size_bytes > _MOST_SILENT_BYTES
+        return self._has_given_much(task.name) or _has_no_room(task, full)
+
+    def _has_given_much(self, name: str) -> bool:
+        return self._given_bytes[name] > self._room_bytes
 
     @property
     def positions(self) -> dict[str, int]:
@@ -214,9 +229,11 @@ class Worker:
         for name in self._silent:
             effects += self._look(name, now_s)
         for name, task in self.tasks.items():
-            if not task.dirty or name in self._silent or name in self._saving:
+            # Whatever it waits for: one that has given much takes nothing more until it has saved.
+            is_due = self._has_given_much(name)
+            if not (task.dirty or is_due) or name in self._silent or name in self._saving:
                 continue
-            if self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s:
+            if is_due or self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s:
                 effects += self._reports.before_save(name)
                 effects.append(self._save(name))
         if now_s - self._reported_at >= self._pace.report_s:
@@ -229,6 +246,7 @@ class Worker:
         self._versions[name] = version
         self._saving[name] = version
         self._saved_at[name] = self._now
+        self._given_bytes[name] = 0
         self._at = f"the snapshot of {name}"
         snapshot = task.snapshot(self.epoch, version)
         self._changed[name] = task.changed
@@ -270,9 +288,14 @@ class Worker:
     def _said(self, task: Task, effects: list[Effect]) -> list[Effect]:
         silence = self._silent.get(task.name)
         if silence is None:
+            self._count(task.name, effects)
             return effects
         silence.keep(effects)
         return []
+
+    def _count(self, name: str, effects: Sequence[Effect]) -> None:
+        given = [each for each in effects if isinstance(each, Deliver) and each.node in self._keeping]
+        self._given_bytes[name] += sum(each.batch.nbytes for each in given)
 
     def _look(self, name: str, now_s: float) -> list[Effect]:
         if name in self._looking or now_s - self._saved_at[name] < self._pace.commit_s:
@@ -293,6 +316,7 @@ class Worker:
         if name not in self._silent:
             return []
         kept = self._silent.pop(name).break_it()
+        self._count(name, kept)
         self._reports.restored(name)
         self.tasks[name].begin_to_speak()
         self._saved_at[name] = 0.0

@@ -1,9 +1,11 @@
-"""What a person is told of a function that raised: the stage, the record, the line."""
+"""What a person is told of a function: its name; of one that raised the stage, the record, the line."""
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,3 +39,15 @@ def place_of(error: BaseException) -> str:
         return "an unknown line"
     at = (theirs or frames)[-1]
     return f"{at.filename}, line {at.lineno}, in {at.name}" + (f": {at.line}" if at.line else "")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """As its author knows it."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if name != "<lambda>":
+        return name
+    try:
+        line = inspect.getsourcelines(function)[1]
+    except (OSError, TypeError):
+        return "a lambda"
+    return f"the lambda of line {line}"

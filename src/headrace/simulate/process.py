@@ -79,6 +79,7 @@ class Process:
             lambda task: FilesInMemory(disk.files, f"{task} {self.epoch} "),
             self._silent,
             self.world.setup.replication.mode != "none",
+            self.world.setup.room_bytes,
         )
         for each in self._tasks:
             found = disk.hold(each, self.epoch)

@@ -27,6 +27,7 @@ from headrace.flow.effects import (
 from headrace.flow.graph import Graph
 from headrace.flow.losses import Loss
 from headrace.flow.plan import Plan, make_plan
+from headrace.flow.rooms import ROOM_BYTES
 from headrace.simulate.disk import Disk
 from headrace.simulate.faults import Fault
 from headrace.simulate.process import Died, Process
@@ -52,6 +53,8 @@ class Setup:
     """On how many machines workers run, wherever there is room for them."""
     step_s: float | None = None
     """How long a worker takes for each thing, about; else some are slow and some are fast."""
+    room_bytes: int = ROOM_BYTES
+    """How much the sinks of a task may be given between two commits."""
 
 
 @dataclass

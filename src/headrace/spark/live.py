@@ -21,7 +21,7 @@ from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
 from headrace.flow.copies import agreed, replication
 from headrace.flow.effects import Exited
-from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
+from headrace.flow.host import BATCH_RECORDS, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
 from headrace.flow.plan import make_plan
 from headrace.flow.worker import Pace

@@ -14,9 +14,10 @@ from headrace.flow.batch_stages import ForBatch
 from headrace.flow.builder import Flow
 from headrace.flow.graph import Graph, Node
 from headrace.flow.io import Feed, Opening, Source, SplitReader
-from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape, Wrapped, name_of
+from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape, Wrapped
 from headrace.flow.record_stages import ForRecord, Keyed
 from headrace.flow.sequential import run_sequentially
+from headrace.model.failures import name_of
 from headrace.order import columns
 from headrace.order.columns import Keys
 

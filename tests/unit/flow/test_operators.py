@@ -20,6 +20,7 @@ from headrace.flow.record_stages import ForRecord, Keyed
 from .operator_cases import KEYED, NUMBERS, batch_of, cut_up, pairs, ran, rows, shape
 
 _SIDE = OnError("side")
+_NEVER_NULL = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
 def _inverse(record: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +93,24 @@ def test_batches_leave_under_the_columns_that_were_said() -> None:
 
 
 # ---------------------------------------------------------------- wrong outputs
+
+
+@pytest.mark.parametrize("policy", ["stop", "side"])
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        lambda how: ForBatch(lambda batch: batch, on_error=how),
+        lambda how: ForBatch(lambda batch: pa.RecordBatch.from_arrays(batch.columns, schema=_NEVER_NULL), on_error=how),
+        lambda how: ForRecord(lambda record: record, on_error=how),
+        lambda how: Keyed(lambda state, record: (1, record), ("n",), on_error=how),
+    ],
+    ids=["batch", "batch-as-said", "record", "keyed"],
+)
+def test_nulls_where_none_are_allowed_name_the_stage_and_the_column(behaviour: Any, policy: str) -> None:
+    operator = behaviour(OnError(policy)).open(shape(_NEVER_NULL))
+    with pytest.raises(FlowError, match=r"stage parse gave 1 of 2 records with null in n, which .* nullable=True"):
+        operator.apply(batch_of(1, None))
+    assert ran(behaviour(OnError(policy)).open(shape(_NEVER_NULL)), [batch_of(1, 2)]) == {"": rows(1, 2)}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ from headrace.flow.io import Feed, Opening, Source
 _NUMBERS = pa.schema([("n", pa.int64())])
 
 
+def _made_of_records(first: int, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"n": n} for n in range(first, first + count)])
+
+
 def _make(first: int, count: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(range(first, first + count), pa.int64())], schema=_NUMBERS)
 
@@ -167,6 +171,22 @@ def test_a_rate_is_finite() -> None:
         hr.rate(float("inf"))
 
 
+def test_what_is_generated_has_nulls_only_where_they_are_allowed() -> None:
+    never = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    nulls = hr.generate(lambda first, count: pa.record_batch([pa.nulls(count, pa.int64())], schema=never), 5)
+    with pytest.raises(FlowError, match="gave null in n for records 0 to 4, which its columns do not allow"):
+        _read(nulls, _opening())
+
+
+def test_where_no_records_have_no_columns_they_are_to_be_named() -> None:
+    with pytest.raises(FlowError, match=r"make\(0, 0\), to see the columns, and it gave none; name them, .*schema="):
+        hr.generate(_made_of_records, 5)
+    with pytest.raises(FlowError, match="it gave a NoneType"):
+        hr.generate(lambda first, count: None, 5)
+    named = hr.generate(_made_of_records, 5, schema=_NUMBERS)
+    assert _records(_read(named, _opening())) == [{"n": n} for n in range(5)]
+
+
 # --------------------------------------------------------------------- parquet
 
 
@@ -269,3 +289,28 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path, wrong: pa.Table | Non
         pq.write_table(wrong, tmp_path / "2.parquet")
     with pytest.raises(HeadraceError, match=r"2\.parquet"):
         _read(hr.parquet_files(str(tmp_path)), _opening())
+
+
+def test_a_place_may_be_a_path_and_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "x[1]"
+    folder.mkdir()
+    _write(folder / "a[2].parquet", range(4))
+    assert _numbers(_read(hr.parquet_files(folder), _opening())) == list(range(4))
+    assert _numbers(_read(hr.parquet_files(folder / "a[2].parquet"), _opening())) == list(range(4))
+
+
+def test_a_first_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "0.parquet").touch()
+    _write(tmp_path / "1.parquet", range(4))
+    with pytest.raises(InputError, match=r"0\.parquet cannot be read .*put it back from a copy, or move it away"):
+        hr.parquet_files(tmp_path)
+
+
+def test_categories_are_read_as_their_values(tmp_path: Path) -> None:
+    plain = pa.table({"c": ["b", None, "a", "b"]})
+    coded = pa.table({"c": plain["c"].dictionary_encode()})
+    pq.write_table(coded, tmp_path / "1.parquet")
+    pq.write_table(plain, tmp_path / "2.parquet")
+    source = hr.parquet_files(tmp_path)
+    assert source.schema == pa.schema([("c", pa.string())])
+    assert _records(_read(source, _opening(), most=lambda: 3)) == plain.to_pylist() * 2

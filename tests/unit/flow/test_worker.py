@@ -23,7 +23,8 @@ from headrace.flow.effects import (
     Ticked,
     Told,
 )
-from headrace.flow.io import Feed
+from headrace.flow.io import Feed, Sink
+from headrace.flow.kafka_ends import KafkaSink
 from headrace.flow.plan import Plan, make_plan
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
@@ -169,6 +170,62 @@ def test_one_commit_of_a_task_at_a_time() -> None:
     assert worker.on(Saved("s.0", 1)) == []
     (save,) = _saves(worker.on(Ticked(5.1)))
     assert (save.snapshot.version, save.snapshot.values["fed"]) == (2, 2)
+
+
+# ---------------------------------------------------------------- slow sinks
+
+
+def _sinking(sink: Sink) -> Worker:
+    """A task that reads a source, and one that reads a queue, with room for ten numbers each."""
+    flow = Flow("f")
+    numbers = flow.source("s", hr.generate(_make, None))
+    flow.sink("near", numbers, sink)
+    flow.sink("k", numbers, sink, route=hr.rebalance())
+    return Worker(make_plan(flow.graph()), 0, 7, ("s.0", "k.0"), _PACE, room_bytes=80)
+
+
+def _wanted(worker: Worker) -> tuple[list[str], list[str]]:
+    return worker.sources([]), worker.inboxes([])
+
+
+def test_what_a_sink_keeps_is_saved_early_and_no_more_is_taken_than_there_is_room_for() -> None:
+    worker = _sinking(hr.parquet("nowhere"))
+    worker.on(Fed("s.0", Feed(_batch(*range(10)), 10)))
+    worker.on(Arrived("f.in.k.0", [_entry(10, *range(10))]))
+    assert _saves(worker.on(Ticked(0.1))) == [], "ten are no more than there is room for"
+    worker.on(Fed("s.0", Feed(_batch(10), 11)))
+    worker.on(Arrived("f.in.k.0", [_entry(20, 10, first=10)]))
+    assert _wanted(worker) == ([], []), "both are to save first"
+    assert [save.snapshot.task for save in _saves(worker.on(Ticked(0.2)))] == ["s.0", "k.0"]
+    assert _wanted(worker) == (["s.0"], ["f.in.k.0"]), "what comes meanwhile has as much room"
+    worker.on(Fed("s.0", Feed(_batch(*range(11, 30)), 30)))
+    assert _saves(worker.on(Ticked(9.0))) == [], "the first is under way"
+    assert _wanted(worker) == ([], ["f.in.k.0"])
+    worker.on(Arrived("f.in.k.0", [_entry(30, *range(11, 30), first=11)]))
+    assert _wanted(worker) == ([], [])
+    assert _reports(worker.on(Told({"say": "answer", "probe": 4})))[0]["probe"] == 4
+    worker.on(Saved("s.0", 1))
+    assert _wanted(worker) == ([], []), "there is as much again to save"
+    assert [save.snapshot.task for save in _saves(worker.on(Ticked(9.1)))] == ["s.0"]
+    assert _wanted(worker) == (["s.0"], [])
+    worker.on(Saved("k.0", 1))
+    worker.on(Ticked(9.2))
+    assert _wanted(worker) == (["s.0"], ["f.in.k.0"])
+
+
+def test_sinks_that_keep_nothing_take_as_much_as_comes() -> None:
+    worker = _sinking(hr.callback(_ignored))
+    worker.on(Fed("s.0", Feed(_batch(*range(99)), 99)))
+    worker.on(Arrived("f.in.k.0", [_entry(10, *range(99))]))
+    assert _saves(worker.on(Ticked(0.1))) == []
+    assert _wanted(worker) == (["s.0"], ["f.in.k.0"])
+
+
+def test_a_topic_keeps_what_belongs_to_a_transaction() -> None:
+    assert [KafkaSink(hr.kafka("t", "b", transactional=each)).keeps_until_commit for each in (True, False)] == [
+        True,
+        False,
+    ]
 
 
 def test_a_task_that_has_finished_commits_at_once_and_says_so() -> None:
