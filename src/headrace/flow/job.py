@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from headrace import errors
@@ -54,6 +55,10 @@ class Launcher(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Nothing of it is left running."""
+
+    def lost(self) -> str | None:
+        """Why it can start no more workers; None if it can."""
+        return None
 
 
 class Job:
@@ -195,20 +200,25 @@ class Job:
     # -------------------------------------------------------------------- thread
 
     def _run(self) -> None:
-        try:
-            self._act(self._coordinator.start(time.monotonic()))
-            while not self._over.is_set():
-                self._look()
-        except HeadraceError as error:
-            self._problem = error
-        except Exception as error:
-            self._problem = FlowError(f"flow {self.name}: {type(error).__name__}: {error}")
-            self._problem.__cause__ = error
-        finally:
-            self._launcher.close()
-            self._over.set()
-            self._reader.close()
-            self._writer.close()
+        with ExitStack() as ends:
+            # Whatever one of them raises, the others are called: who waits must not wait for ever.
+            for end in (self._writer.close, self._reader.close, self._over.set, self._launcher.close):
+                ends.callback(end)
+            try:
+                self._act(self._coordinator.start(time.monotonic()))
+                while not self._over.is_set():
+                    self._look()
+            except HeadraceError as error:
+                self._problem = error
+            except Exception as error:
+                self._problem = self._lost() or FlowError(f"flow {self.name}: {type(error).__name__}: {error}")
+                self._problem.__cause__ = error
+
+    def _lost(self) -> FlowError | None:
+        reason = self._launcher.lost()
+        if reason is None:
+            return None
+        return FlowError(f"flow {self.name}: {reason} while it ran; start the flow again: it goes on where it was")
 
     def _look(self) -> None:
         for entry in self._reader.poll([report_queue(self.name)], _TICK_S):
@@ -217,7 +227,11 @@ class Job:
             if message is not None:
                 self._on(Reported(message))
         while self._launcher.exits:
-            self._on(self._launcher.exits.popleft())
+            exited = self._launcher.exits.popleft()
+            lost = self._lost() if exited.problem is not None else None
+            if lost is not None:
+                raise lost
+            self._on(exited)
         while self._stop:
             self._on(self._stop.popleft())
         self._on(Ticked(time.monotonic()))

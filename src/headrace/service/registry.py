@@ -11,7 +11,8 @@ from headrace.language.names import did_you_mean
 from headrace.queues.protocol import Queues
 from headrace.service.engine import Engine, flow_of, state_of
 from headrace.service.streams import StreamSpec
-from headrace.spark.live import slot_count, state_at
+from headrace.spark.live import state_at
+from headrace.spark.slots import slot_count
 from headrace.state.places import place_of
 from headrace.state.sealed import seal_record, unseal_record
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark import InheritableThread, TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
@@ -29,6 +28,7 @@ from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
 from headrace.spark.location import STATE_CONF
 from headrace.spark.raised import raised_in_a_worker
+from headrace.spark.slots import is_connect, is_stopped, slot_count
 
 _NO_ROWS: Final = "x long"
 _SHOWN: Final = 2000
@@ -130,11 +130,6 @@ def _workers(spark: SparkSession, tasks: int, wanted: int | None, copies: int) -
     return count
 
 
-def slot_count(spark: SparkSession) -> int:
-    """How many tasks run at the same time: what Spark makes of a range when nothing is said."""
-    return int(spark.range(1_000_000).select(F.spark_partition_id().alias("p")).distinct().count())
-
-
 class SparkLauncher(Launcher):
     """One thread and one Spark job a worker."""
 
@@ -144,7 +139,7 @@ class SparkLauncher(Launcher):
         self._flow = flow
         self._run = uuid.uuid4().hex[:8]
         self._threads: dict[tuple[int, int], threading.Thread] = {}
-        self._is_connect = not hasattr(spark, "_jsparkSession")
+        self._is_connect = is_connect(spark)
 
     def start(self, setup: WorkerSetup) -> None:
         # On classic Spark a thread of Python has one of the JVM, which is to end with it.
@@ -174,10 +169,18 @@ class SparkLauncher(Launcher):
         tag = self._tag(worker, epoch)
         if (worker, epoch) not in self._threads:
             return
-        if self._is_connect:
-            self._spark.interruptTag(tag)
-        else:
-            self._spark.sparkContext.cancelJobGroup(tag)
+        try:
+            if self._is_connect:
+                self._spark.interruptTag(tag)
+            else:
+                self._spark.sparkContext.cancelJobGroup(tag)
+        except Exception:
+            # The jobs of a session that is gone are gone with it.
+            if self.lost() is None:
+                raise
+
+    def lost(self) -> str | None:
+        return "the Spark session was stopped" if is_stopped(self._spark) else None
 
     def close(self) -> None:
         for worker, epoch in list(self._threads):
