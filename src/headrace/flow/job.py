@@ -95,6 +95,7 @@ class Job:
         self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
         self._coordinator = Coordinator(self._plan, workers, run * EPOCHS_A_RUN, self._replication)
         self._stop: deque[StopAsked] = deque()
+        self._is_finished = False
         self._over = threading.Event()
         self._problem: HeadraceError | None = None
         self._lock = threading.Lock()
@@ -206,7 +207,7 @@ class Job:
                 ends.callback(end)
             try:
                 self._act(self._coordinator.start(time.monotonic()))
-                while not self._over.is_set():
+                while not self._is_finished:
                     self._look()
             except HeadraceError as error:
                 self._problem = error
@@ -284,7 +285,7 @@ class Job:
             kind = kind if isinstance(kind, type) and issubclass(kind, HeadraceError) else FlowError
             self._problem = kind.__new__(kind)
             self._problem.args = (finish.problem,)
-        self._over.set()
+        self._is_finished = True
 
 
 def forget(flow: str, location: str, queues: Queues, names: Sequence[str]) -> None:

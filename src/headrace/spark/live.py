@@ -28,7 +28,7 @@ from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
 from headrace.spark.location import STATE_CONF
 from headrace.spark.raised import raised_in_a_worker
-from headrace.spark.slots import is_connect, is_stopped, slot_count
+from headrace.spark.slots import Claim, claim, is_connect, is_stopped
 
 _NO_ROWS: Final = "x long"
 _SHOWN: Final = 2000
@@ -65,8 +65,8 @@ class Flow(DrawnFlow):
 
         `at`       a folder that all executors reach, for commits (and for queues, where no others are given); else what
                    the session has as `headrace.state.location`
-        `workers`  how many Spark tasks share the work, each in a slot of its own; as many as there are free slots,
-                   unless said otherwise
+        `workers`  how many Spark tasks share the work, each in a slot of its own; unless said otherwise, as many as
+                   there are slots that no other flow of this process holds
         `commit_s` how often tasks commit: after a crash so much is done again
         `room_bytes`     how much may wait in a queue before its producers pause
         `batch_records`  how many records a source is asked for at a time, at most
@@ -87,11 +87,16 @@ class Flow(DrawnFlow):
             )
         plan = make_plan(graph)
         copies = replication(mode, replicas, plan)
-        count = _workers(spark, len(copies.names(plan)), workers, copies.most)
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
         pace = Pace(commit_s, min(0.5, commit_s), heartbeat_s)
-        launcher = SparkLauncher(spark, self.name)
-        return Job(graph, launcher, used, state_at(folder), count, pace, room_bytes, batch_records, copies)
+        state = state_at(folder)
+        slots = claim(spark, self.name, state, len(copies.names(plan)), workers, copies.most)
+        launcher = SparkLauncher(spark, self.name, slots)
+        try:
+            return Job(graph, launcher, used, state, slots.count, pace, room_bytes, batch_records, copies)
+        except BaseException:
+            launcher.close()
+            raise
 
 
 def state_at(folder: str) -> str:
@@ -108,34 +113,13 @@ def _local_folder(folder: str) -> Path:
     return Path(folder.removeprefix("file://"))
 
 
-def _workers(spark: SparkSession, tasks: int, wanted: int | None, copies: int) -> int:
-    """Raises FlowError where there are too few slots."""
-    slots = slot_count(spark)
-    if copies > min(wanted or slots, slots):
-        which = f"this session has {slots} task slots" if wanted is None or wanted > slots else f"workers={wanted}"
-        raise FlowError(
-            f"{copies} copies of a task need {copies} workers, each in a slot of its own, and {which}; start Spark "
-            f'with more cores, for example master("local[{copies}]"), or ask for fewer replicas'
-        )
-    if wanted is None:
-        return min(tasks, slots)
-    if wanted < 1:
-        raise FlowError(f"workers={wanted}: a flow needs at least one")
-    count = min(wanted, tasks)
-    if count > slots:
-        raise FlowError(
-            f"{count} workers need {count} task slots, and this session has {slots}; start Spark with more cores, for "
-            f'example master("local[{count}]"), or say workers={slots}'
-        )
-    return count
-
-
 class SparkLauncher(Launcher):
     """One thread and one Spark job a worker."""
 
-    def __init__(self, spark: SparkSession, flow: str):
+    def __init__(self, spark: SparkSession, flow: str, slots: Claim):
         super().__init__()
         self._spark = spark
+        self._slots = slots
         self._flow = flow
         self._run = uuid.uuid4().hex[:8]
         self._threads: dict[tuple[int, int], threading.Thread] = {}
@@ -183,10 +167,13 @@ class SparkLauncher(Launcher):
         return "the Spark session was stopped" if is_stopped(self._spark) else None
 
     def close(self) -> None:
-        for worker, epoch in list(self._threads):
-            self.cancel(worker, epoch)
-        for thread in list(self._threads.values()):
-            thread.join(timeout=10)
+        try:
+            for worker, epoch in list(self._threads):
+                self.cancel(worker, epoch)
+            for thread in list(self._threads.values()):
+                thread.join(timeout=10)
+        finally:
+            self._slots.release()
 
     def _tag(self, worker: int, epoch: int) -> str:
         return f"headrace-{self._flow}-{self._run}-{worker}-{epoch}"
