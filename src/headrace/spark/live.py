@@ -22,6 +22,7 @@ from headrace.flow.copies import agreed, replication
 from headrace.flow.effects import Exited
 from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
+from headrace.flow.options import check_options
 from headrace.flow.plan import make_plan
 from headrace.flow.worker import Pace
 from headrace.queues.log import LogQueues
@@ -78,6 +79,13 @@ class Flow(DrawnFlow):
         `order`    how copies agree on the order of what several tasks send them: `queue`, they read the same queue;
                    `round-robin`, in turns, between beats of `heartbeat_s`; `leader`, one of them decides
         """
+        check_options(
+            workers=workers,
+            commit_s=commit_s,
+            room_bytes=room_bytes,
+            batch_records=batch_records,
+            heartbeat_s=heartbeat_s,
+        )
         graph = agreed(order, self.graph())
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
         if not folder:
