@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headrace as hr
+from headrace.testing.flows import assert_as_sequential, three_stages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -80,3 +81,14 @@ def test_a_flow_that_cannot_start_holds_no_slots(spark: SparkSession, tmp_path: 
     for _ in range(2):
         with pytest.raises(hr.FlowError, match="sink folder"):
             flow.start(spark, tmp_path / "at")
+
+
+def test_a_relative_place_is_that_of_the_driver(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flow = three_stages("out", 1000)
+    assert flow.start(spark, "at").wait(100)
+    assert (tmp_path / "at" / "state").is_dir()
+    assert (tmp_path / "at" / "queues").is_dir()
+    assert_as_sequential(flow, tmp_path / "out")

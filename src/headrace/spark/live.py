@@ -22,6 +22,7 @@ from headrace.flow.copies import agreed, replication
 from headrace.flow.effects import Exited
 from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
+from headrace.flow.local_places import whole_path, with_whole_paths
 from headrace.flow.options import check_options
 from headrace.flow.plan import make_plan
 from headrace.flow.worker import Pace
@@ -86,7 +87,7 @@ class Flow(DrawnFlow):
             batch_records=batch_records,
             heartbeat_s=heartbeat_s,
         )
-        graph = agreed(order, self.graph())
+        graph = with_whole_paths(agreed(order, self.graph()))
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
         if not folder:
             raise FlowError(
@@ -109,7 +110,7 @@ class Flow(DrawnFlow):
 
 def state_at(folder: str) -> str:
     """Where flows at a place have their commits."""
-    return f"{folder}/state"
+    return f"{whole_path(folder)}/state"
 
 
 def _local_folder(folder: str) -> Path:
