@@ -92,3 +92,15 @@ def test_a_relative_place_is_that_of_the_driver(
     assert (tmp_path / "at" / "state").is_dir()
     assert (tmp_path / "at" / "queues").is_dir()
     assert_as_sequential(flow, tmp_path / "out")
+
+
+def test_a_stage_that_cannot_be_sent_is_refused_before_anything_starts(spark: SparkSession, tmp_path: Path) -> None:
+    flow = hr.Flow("unsent")
+    numbers = flow.source("numbers", hr.rate(1000))
+    asks = flow.stage("asks", lambda batch: spark and batch, numbers, schema=hr.rate(1).schema)
+    flow.sink("out", asks, hr.callback(lambda batch: None))
+    with pytest.raises(
+        hr.FlowError, match=r"^stage asks cannot be sent to workers: .*; make what cannot be sent where"
+    ):
+        flow.start(spark, tmp_path / "at")
+    assert not (tmp_path / "at" / "state").exists()

@@ -29,6 +29,7 @@ from headrace.flow.worker import Pace
 from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
 from headrace.spark.location import STATE_CONF
+from headrace.spark.pickles import check_pickles
 from headrace.spark.raised import raised_in_a_worker
 from headrace.spark.slots import Claim, claim, is_connect, is_stopped
 
@@ -98,6 +99,7 @@ class Flow(DrawnFlow):
         copies = replication(mode, replicas, plan)
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
         pace = Pace(commit_s, min(0.5, commit_s), heartbeat_s)
+        check_pickles(graph)
         state = state_at(folder)
         slots = claim(spark, self.name, state, len(copies.names(plan)), workers, copies.most)
         launcher = SparkLauncher(spark, self.name, slots)
