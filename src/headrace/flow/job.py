@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from headrace import errors
@@ -27,10 +28,11 @@ from headrace.flow.effects import (
     Truncate,
 )
 from headrace.flow.graph import Graph
-from headrace.flow.host import BATCH_RECORDS, ROOM_BYTES, WorkerSetup, control_queue, report_queue
+from headrace.flow.host import BATCH_RECORDS, WorkerSetup, control_queue, report_queue
 from headrace.flow.manifests import EPOCHS_A_RUN, FlowStore
 from headrace.flow.plan import make_plan
 from headrace.flow.questions import why
+from headrace.flow.rooms import ROOM_BYTES
 from headrace.flow.worker import Pace
 from headrace.model import frames
 from headrace.queues.protocol import Queues
@@ -54,6 +56,10 @@ class Launcher(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Nothing of it is left running."""
+
+    def lost(self) -> str | None:
+        """Why it can start no more workers; None if it can."""
+        return None
 
 
 class Job:
@@ -90,6 +96,7 @@ class Job:
         self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
         self._coordinator = Coordinator(self._plan, workers, run * EPOCHS_A_RUN, self._replication)
         self._stop: deque[StopAsked] = deque()
+        self._is_finished = False
         self._over = threading.Event()
         self._problem: HeadraceError | None = None
         self._lock = threading.Lock()
@@ -195,20 +202,25 @@ class Job:
     # -------------------------------------------------------------------- thread
 
     def _run(self) -> None:
-        try:
-            self._act(self._coordinator.start(time.monotonic()))
-            while not self._over.is_set():
-                self._look()
-        except HeadraceError as error:
-            self._problem = error
-        except Exception as error:
-            self._problem = FlowError(f"flow {self.name}: {type(error).__name__}: {error}")
-            self._problem.__cause__ = error
-        finally:
-            self._launcher.close()
-            self._over.set()
-            self._reader.close()
-            self._writer.close()
+        with ExitStack() as ends:
+            # Whatever one of them raises, the others are called: who waits must not wait for ever.
+            for end in (self._writer.close, self._reader.close, self._over.set, self._launcher.close):
+                ends.callback(end)
+            try:
+                self._act(self._coordinator.start(time.monotonic()))
+                while not self._is_finished:
+                    self._look()
+            except HeadraceError as error:
+                self._problem = error
+            except Exception as error:
+                self._problem = self._lost() or FlowError(f"flow {self.name}: {type(error).__name__}: {error}")
+                self._problem.__cause__ = error
+
+    def _lost(self) -> FlowError | None:
+        reason = self._launcher.lost()
+        if reason is None:
+            return None
+        return FlowError(f"flow {self.name}: {reason} while it ran; start the flow again: it goes on where it was")
 
     def _look(self) -> None:
         for entry in self._reader.poll([report_queue(self.name)], _TICK_S):
@@ -217,7 +229,11 @@ class Job:
             if message is not None:
                 self._on(Reported(message))
         while self._launcher.exits:
-            self._on(self._launcher.exits.popleft())
+            exited = self._launcher.exits.popleft()
+            lost = self._lost() if exited.problem is not None else None
+            if lost is not None:
+                raise lost
+            self._on(exited)
         while self._stop:
             self._on(self._stop.popleft())
         self._on(Ticked(time.monotonic()))
@@ -270,7 +286,7 @@ class Job:
             kind = kind if isinstance(kind, type) and issubclass(kind, HeadraceError) else FlowError
             self._problem = kind.__new__(kind)
             self._problem.args = (finish.problem,)
-        self._over.set()
+        self._is_finished = True
 
 
 def forget(flow: str, location: str, queues: Queues, names: Sequence[str]) -> None:

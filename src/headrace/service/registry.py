@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import FlowError, RequestRefused
 from headrace.flow.job import forget
+from headrace.flow.local_places import whole_path
 from headrace.language.names import did_you_mean
 from headrace.queues.protocol import Queues
 from headrace.service.engine import Engine, flow_of, state_of
 from headrace.service.streams import StreamSpec
-from headrace.spark.live import slot_count, state_at
+from headrace.spark.live import state_at
+from headrace.spark.slots import slot_count
 from headrace.state.places import place_of
 from headrace.state.sealed import seal_record, unseal_record
 
@@ -27,9 +29,9 @@ class Registry:
     """All streams at one place."""
 
     def __init__(self, spark: SparkSession, at: str, queues: Queues, parallelism: int = 1, replicas: int = 1):
-        self._spark, self._at, self._queues, self._parallelism = spark, at, queues, parallelism
+        self._spark, self._at, self._queues, self._parallelism = spark, whole_path(at), queues, parallelism
         self._replicas = replicas
-        self._place = place_of(at)
+        self._place = place_of(self._at)
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
         self._slots = slot_count(spark)

@@ -15,7 +15,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark import InheritableThread, TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
@@ -23,12 +22,17 @@ from headrace.flow.copies import agreed, replication
 from headrace.flow.effects import Exited
 from headrace.flow.host import BATCH_RECORDS, WorkerSetup, run_worker
 from headrace.flow.job import Job, Launcher
+from headrace.flow.local_places import whole_path, with_whole_paths
+from headrace.flow.options import check_options
 from headrace.flow.plan import make_plan
+from headrace.flow.rooms import ROOM_BYTES
 from headrace.flow.worker import Pace
 from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
 from headrace.spark.location import STATE_CONF
+from headrace.spark.pickles import check_pickles
 from headrace.spark.raised import raised_in_a_worker
+from headrace.spark.slots import Claim, claim, is_connect, is_stopped
 
 _NO_ROWS: Final = "x long"
 _SHOWN: Final = 2000
@@ -65,8 +69,8 @@ class Flow(DrawnFlow):
 
         `at`       a folder that all executors reach, for commits (and for queues, where no others are given); else what
                    the session has as `headrace.state.location`
-        `workers`  how many Spark tasks share the work, each in a slot of its own; as many as there are free slots,
-                   unless said otherwise
+        `workers`  how many Spark tasks share the work, each in a slot of its own; unless said otherwise, as many as
+                   there are slots that no other flow of this process holds
         `commit_s` how often tasks commit: after a crash so much is done again
         `room_bytes`     how much may wait in a queue before its producers pause
         `batch_records`  how many records a source is asked for at a time, at most
@@ -78,7 +82,14 @@ class Flow(DrawnFlow):
         `order`    how copies agree on the order of what several tasks send them: `queue`, they read the same queue;
                    `round-robin`, in turns, between beats of `heartbeat_s`; `leader`, one of them decides
         """
-        graph = agreed(order, self.graph())
+        check_options(
+            workers=workers,
+            commit_s=commit_s,
+            room_bytes=room_bytes,
+            batch_records=batch_records,
+            heartbeat_s=heartbeat_s,
+        )
+        graph = with_whole_paths(agreed(order, self.graph()))
         folder = str(at) if at is not None else spark.conf.get(STATE_CONF, None)
         if not folder:
             raise FlowError(
@@ -87,16 +98,22 @@ class Flow(DrawnFlow):
             )
         plan = make_plan(graph)
         copies = replication(mode, replicas, plan)
-        count = _workers(spark, len(copies.names(plan)), workers, copies.most)
         used = queues if queues is not None else LogQueues(_local_folder(folder) / "queues")
         pace = Pace(commit_s, min(0.5, commit_s), heartbeat_s)
-        launcher = SparkLauncher(spark, self.name)
-        return Job(graph, launcher, used, state_at(folder), count, pace, room_bytes, batch_records, copies)
+        check_pickles(graph)
+        state = state_at(folder)
+        slots = claim(spark, self.name, state, len(copies.names(plan)), workers, copies.most)
+        launcher = SparkLauncher(spark, self.name, slots)
+        try:
+            return Job(graph, launcher, used, state, slots.count, pace, room_bytes, batch_records, copies)
+        except BaseException:
+            launcher.close()
+            raise
 
 
 def state_at(folder: str) -> str:
     """Where flows at a place have their commits."""
-    return f"{folder}/state"
+    return f"{whole_path(folder)}/state"
 
 
 def _local_folder(folder: str) -> Path:
@@ -108,43 +125,17 @@ def _local_folder(folder: str) -> Path:
     return Path(folder.removeprefix("file://"))
 
 
-def _workers(spark: SparkSession, tasks: int, wanted: int | None, copies: int) -> int:
-    """Raises FlowError where there are too few slots."""
-    slots = slot_count(spark)
-    if copies > min(wanted or slots, slots):
-        which = f"this session has {slots} task slots" if wanted is None or wanted > slots else f"workers={wanted}"
-        raise FlowError(
-            f"{copies} copies of a task need {copies} workers, each in a slot of its own, and {which}; start Spark "
-            f'with more cores, for example master("local[{copies}]"), or ask for fewer replicas'
-        )
-    if wanted is None:
-        return min(tasks, slots)
-    if wanted < 1:
-        raise FlowError(f"workers={wanted}: a flow needs at least one")
-    count = min(wanted, tasks)
-    if count > slots:
-        raise FlowError(
-            f"{count} workers need {count} task slots, and this session has {slots}; start Spark with more cores, for "
-            f'example master("local[{count}]"), or say workers={slots}'
-        )
-    return count
-
-
-def slot_count(spark: SparkSession) -> int:
-    """How many tasks run at the same time: what Spark makes of a range when nothing is said."""
-    return int(spark.range(1_000_000).select(F.spark_partition_id().alias("p")).distinct().count())
-
-
 class SparkLauncher(Launcher):
     """One thread and one Spark job a worker."""
 
-    def __init__(self, spark: SparkSession, flow: str):
+    def __init__(self, spark: SparkSession, flow: str, slots: Claim):
         super().__init__()
         self._spark = spark
+        self._slots = slots
         self._flow = flow
         self._run = uuid.uuid4().hex[:8]
         self._threads: dict[tuple[int, int], threading.Thread] = {}
-        self._is_connect = not hasattr(spark, "_jsparkSession")
+        self._is_connect = is_connect(spark)
 
     def start(self, setup: WorkerSetup) -> None:
         # On classic Spark a thread of Python has one of the JVM, which is to end with it.
@@ -174,16 +165,27 @@ class SparkLauncher(Launcher):
         tag = self._tag(worker, epoch)
         if (worker, epoch) not in self._threads:
             return
-        if self._is_connect:
-            self._spark.interruptTag(tag)
-        else:
-            self._spark.sparkContext.cancelJobGroup(tag)
+        try:
+            if self._is_connect:
+                self._spark.interruptTag(tag)
+            else:
+                self._spark.sparkContext.cancelJobGroup(tag)
+        except Exception:
+            # The jobs of a session that is gone are gone with it.
+            if self.lost() is None:
+                raise
+
+    def lost(self) -> str | None:
+        return "the Spark session was stopped" if is_stopped(self._spark) else None
 
     def close(self) -> None:
-        for worker, epoch in list(self._threads):
-            self.cancel(worker, epoch)
-        for thread in list(self._threads.values()):
-            thread.join(timeout=10)
+        try:
+            for worker, epoch in list(self._threads):
+                self.cancel(worker, epoch)
+            for thread in list(self._threads.values()):
+                thread.join(timeout=10)
+        finally:
+            self._slots.release()
 
     def _tag(self, worker: int, epoch: int) -> str:
         return f"headrace-{self._flow}-{self._run}-{worker}-{epoch}"

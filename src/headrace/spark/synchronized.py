@@ -20,10 +20,10 @@ from pyspark.sql import types as T
 from headrace.errors import ProgramError
 from headrace.spark.event_columns import PREFIX, EventColumns, events_in
 from headrace.spark.gang import Gang
-from headrace.spark.live import slot_count
 from headrace.spark.location import find_location
 from headrace.spark.placing import Known, Placing
 from headrace.spark.schema import spark_struct
+from headrace.spark.slots import slot_count
 from headrace.spark.synchronized_stream import ITAG, RANK, StreamingTask
 from headrace.state.places import place_of
 from headrace.synchronize.codec import Codec
