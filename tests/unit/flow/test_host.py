@@ -70,9 +70,12 @@ def test_a_worker_whose_stage_takes_long_says_so(tmp_path: Path, monkeypatch: py
     try:
         driver = _Driver(setup)
         assert is_at_it.wait(60)
-        first, second = driver.hears("busy"), driver.hears("busy")
-        assert first["what"] == second["what"] == "slow.0"
-        assert 0.0 <= first["for_s"] <= second["for_s"]
+        first = driver.hears("busy")
+        while first["what"] != "slow.0":  # on a machine that is slow itself
+            first = driver.hears("busy")
+        second = driver.hears("busy")
+        assert second["what"] == "slow.0"
+        assert 0.0 <= first["still_s"] <= first["for_s"] <= second["for_s"]
     finally:
         may_go_on.set()
         driver.tells("leave")
