@@ -111,8 +111,10 @@ def _apart(plan: Plan, schema: pa.Schema, parts: list[Events]) -> float:
 
 
 def _events(batch: pa.RecordBatch, inputs: Inputs, names: list[str]) -> Events:
-    times, ranks, tags = (batch.column(name).to_numpy().astype(np.int64) for name in (inputs.time, RANK, ITAG))
-    return Events(batch.select(names), times, ranks, tags)
+    rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], names=names)
+    columns = (rows.column(inputs.time), batch.column(RANK), batch.column(ITAG))
+    times, ranks, tags = (column.to_numpy().astype(np.int64) for column in columns)
+    return Events(rows, times, ranks, tags)
 
 
 class _Counting(Gang):
