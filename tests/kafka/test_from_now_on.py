@@ -33,7 +33,9 @@ def _is_up(job: Any) -> bool:
 
 
 def _found(folder: Path) -> list[int]:
-    return [int(value) for value in pq.read_table(folder).column("value").to_pylist()] if any(folder.iterdir()) else []
+    # A file that is still being written has a name with a dot in front.
+    files = sorted(folder.glob("*.parquet"))
+    return [int(value) for file in files for value in pq.read_table(file).column("value").to_pylist()]
 
 
 def test_a_split_that_was_read_and_not_committed_begins_with_the_same_message(kafka_broker: Broker) -> None:

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from headrace.errors import FlowError, QueueDamaged, QueueError, StateError
+from headrace.errors import FlowError, QueueDamaged, QueueError, StateError, StateMismatch
 from headrace.spark.broker import Broker
 from headrace.spark.kafka import add_kafka
 from headrace.spark.tracked_queries import link, track_queries
@@ -62,10 +64,7 @@ def test_orders_are_done_when_the_last_query_has_had_all_of_them(
 
 
 def test_a_query_that_begins_anew_stops_the_tracker(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
-    (topic,), producer = (
-        new_topics(kafka_broker, [1]),
-        Producer({"bootstrap.servers": kafka_broker.address, "log_level": 0}),
-    )
+    (topic,), producer = new_topics(kafka_broker, [1]), quiet_producer(kafka_broker)
     for n in range(10):
         producer.produce(topic, json.dumps({"order": n // 2, "last": n % 2 == 1}))
     producer.produce(topic, json.dumps({"order": 9, "last": False}))
@@ -87,13 +86,20 @@ def test_a_query_that_begins_anew_stops_the_tracker(spark: SparkSession, kafka_b
         assert (status.open, status.unpromised, status.oldest) == (1, 1, (tracker.why("9"),))
     with pytest.raises(FlowError, match="the tracker is stopped, and 9: its end is not promised"):
         tracker.wait_for("9", 1)
+    with pytest.raises(FlowError, match="the tracker is stopped; what was found done"):
+        tracker.done()
     with track_queries(spark, links, at, address) as tracker:
         assert tracker.done() == []
         (tmp_path / "q" / "commits" / "1").unlink()
+        with pytest.raises(FlowError, match=r"ask by that text, not by datetime.datetime\(2026, 1, 2, 0, 0\)"):
+            tracker.is_done(datetime(2026, 1, 2))  # type: ignore[arg-type]
         with pytest.raises(FlowError, match=r"query 1 \(checkpoint .*/q\) has gone back from offset 11 to 5 on topic"):
             tracker.wait_for("9", PATIENCE_S)
         assert tracker.is_done("4")
         assert "has gone back" in str(tracker.status().trouble)
+    renamed = [link(topic, by=field_of("number"), checkpoint=str(tmp_path / "q"), ends=field_of("last") == "true")]
+    with pytest.raises(StateMismatch, match=rf"names substreams of topic {topic} by .*order.*, and the link by .*numb"):
+        track_queries(spark, renamed, at, address)
     admin = AdminClient({"bootstrap.servers": address})
     admin.delete_topics([topic])[topic].result(30)
     until(lambda: topic not in admin.list_topics(timeout=30).topics)
@@ -102,6 +108,37 @@ def test_a_query_that_begins_anew_stops_the_tracker(spark: SparkSession, kafka_b
         QueueDamaged, match="ends at offset 0, and the ledger has read up to 11: it was deleted and mad"
     ):
         track_queries(spark, links, at, address)
+
+
+def test_one_that_is_waited_for_is_told_also_if_it_is_forgotten_at_once(
+    spark: SparkSession, kafka_broker: Broker, tmp_path: Path
+) -> None:
+    (topic,), producer = new_topics(kafka_broker, [1]), quiet_producer(kafka_broker)
+    for n in range(1000):
+        producer.produce(topic, b"{}", key=str(n))
+    producer.flush(30)
+    links = [link(topic, by=F.col("key"), checkpoint=str(tmp_path / "q"), ends=F.lit(True))]
+    with (
+        ThreadPoolExecutor(3) as pool,
+        track_queries(spark, links, str(tmp_path / "tracker"), kafka_broker.address, remembered=10) as tracker,
+    ):
+        waiting = [pool.submit(tracker.wait_for, name, PATIENCE_S) for name in ("0", "500", "999")]
+        until(lambda: tracker.status().open == 1000)
+        checkpoint(tmp_path / "q", 0, {topic: 1000})
+        assert [each.result() for each in waiting] == [True] * 3
+        assert tracker.why("500").endswith("it is one of the 990 that were done before the last 10")
+
+
+def test_names_that_are_not_text_stop_the_tracker(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
+    (topic,), producer = new_topics(kafka_broker, [1]), quiet_producer(kafka_broker)
+    producer.produce(topic, b"{}", key=(4711).to_bytes(8, "big") + b"\xff")
+    producer.flush(30)
+    links = [link(topic, by=F.col("key"), checkpoint=str(tmp_path / "q"), ends=F.lit(True))]
+    with (
+        track_queries(spark, links, str(tmp_path / "tracker"), kafka_broker.address) as tracker,
+        pytest.raises(FlowError, match=r"by= gives b'.*g\\xff', bytes that are not text; .* by=F.hex\('key'\)"),
+    ):
+        tracker.wait_for("4711", PATIENCE_S)
 
 
 def test_what_is_refused(spark: SparkSession, kafka_broker: Broker, tmp_path: Path) -> None:
@@ -133,7 +170,15 @@ def test_what_is_refused(spark: SparkSession, kafka_broker: Broker, tmp_path: Pa
         first,
         link(two, by=F.col("nothing"), checkpoint="x"),
     )
+    for column, why in (
+        (F.max("key"), "by= does not fit .* GROUP BY"),
+        (F.explode(F.split(by, ",")), "by= does not fit .*generator"),
+        (F.split(by, ","), "by= is array<string>; a record is of one substream"),
+        (F.struct("topic", "key"), "by= is struct<.*>; a record is of one substream"),
+    ):
+        refused(rf"link 2 \(topic {two}\): {why}", first, link(two, by=column, checkpoint="x"))
     refused(rf"link 1 \(topic {one}\): ends= is string; it is a condition", link(one, by=by, checkpoint="x", ends=by))
+    refused(r"remembered=0\): use a number from 1 on", first, remembered=0)
     refused("the ledger runs as long as the tracker", first, trigger={"availableNow": True})
     (tmp_path / "file").touch()
     refused("is a file; name a folder", first, at=str(tmp_path / "file"), error=StateError)
@@ -166,6 +211,10 @@ read = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=
 writer = spark.sql(sql, priced=read).writeStream.format("kafka").option("kafka.bootstrap.servers", servers)
 writer.option("topic", packed).option("checkpointLocation", checkpoint).start().awaitTermination()
 """
+
+
+def quiet_producer(broker: Broker) -> Producer:
+    return Producer({"bootstrap.servers": broker.address, "log_level": 0})
 
 
 def end_of(broker: Broker, topic: str) -> int:

@@ -97,19 +97,21 @@ def kafka(
     every_copy: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> KafkaTopic:
-    """A Kafka topic as a source or a sink. `settings` are librdkafka's, for TLS and SASL and the like. A record without
-    a key goes to the partitions in turn. Of a sink, few messages leave at once, many gather for up to 2 ms
-    (`linger.ms`).
+    """A Kafka topic, which must exist, as a source or a sink of a flow.
 
-    A source with `from_start=False` begins where the topic was when the flow was first started, ever after: what comes
-    while the flow does not run is read when it does again.
+    `servers`        the brokers, "host:9092,other:9092"
+    `settings`       of librdkafka, for TLS, SASL and the like
+    `from_start`     of a source: with False it begins where the topic ended when the flow was started for the first
+                     time; what comes while the flow does not run is read when it runs again
+    `transactional`  of a sink: messages become visible at each commit, all at once, to readers of committed messages,
+                     and a worker that was replaced but does not know it cannot write any more; without it, messages
+                     are visible at once
+    `every_copy`     where tasks have copies (`replicas=2`): all of them write to the topic, so that nobody waits for
+                     one to take over. Readers drop messages whose number, in the header `headrace`, is not above the
+                     last one of the same task; a source with `every_copy` does that
 
-    `transactional` makes what a sink writes visible (to readers of committed messages) at each commit, all at once, and
-    shuts out a worker that was replaced but does not know it; without, messages are there at once.
-
-    `every_copy`, where tasks have copies (`replicas=2`): all of them write to the topic, so that nobody waits for one
-    to take over; who reads leaves out messages whose number, in the header `headrace`, is not above the last one of the
-    same task. A source with `every_copy` does.
+    A sink sends records without a key to the partitions in turn. A few messages leave at once; many are gathered for up
+    to 2 ms (`linger.ms`).
     """
     if transactional and every_copy:
         raise FlowError(f"topic {topic}: of a transaction there is one copy; say transactional or every_copy")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.errors import FlowError
 from headrace.queues.kafka_admin import KafkaAdmin
-from headrace.queues.kafka_client import Trouble, client_settings, confluent, new_client, queue_error
 
 HEADER: Final = "headrace"
 """Of each message that a sink writes: the task and the number of its record."""
@@ -35,21 +33,18 @@ def number_of(message: Any) -> tuple[str, int]:
 
 
 def partitions_of(topic: KafkaTopic) -> list[int]:
-    trouble = Trouble()
-    admin = new_client(confluent().admin.AdminClient, client_settings(topic.servers, topic.settings, trouble, {}))
-    began = time.monotonic()
-    doing = f"look at topic {topic.topic}"
-    try:
-        found = admin.list_topics(topic.topic, timeout=TIMEOUT_S).topics.get(topic.topic)
-    except confluent().KafkaException as error:
-        raise queue_error(error.args[0], doing, topic.servers, time.monotonic() - began, trouble) from None
-    if found is None or found.error is not None or not found.partitions:
+    return _partitions(topic, KafkaAdmin(topic.servers, topic.settings, TIMEOUT_S))
+
+
+def _partitions(topic: KafkaTopic, admin: KafkaAdmin) -> list[int]:
+    found = admin.partitions(topic.topic, f"look at topic {topic.topic}")
+    if not found:
         raise FlowError(f"there is no topic {topic.topic} at {topic.servers}; create it, or look at its name")
-    return sorted(found.partitions)
+    return found
 
 
 def ends_of(topic: KafkaTopic, committed: bool = False) -> dict[str, int]:
     """Where its partitions end; what is `committed` of them, if that is asked for. Plain values for JSON."""
     admin = KafkaAdmin(topic.servers, topic.settings, TIMEOUT_S)
-    found = admin.offsets(topic.topic, partitions_of(topic), f"look at topic {topic.topic}", committed=committed)
+    found = admin.offsets(topic.topic, _partitions(topic, admin), f"look at topic {topic.topic}", committed=committed)
     return {str(part): offset for part, offset in found.items()}

@@ -178,6 +178,15 @@ class KafkaAdmin:
         found = self._metadata("list the topics")
         return {name: len(topic.partitions) for name, topic in sorted(found.items()) if not name.startswith("__")}
 
+    def partitions(self, topic: str, doing: str) -> list[int]:
+        """Of a topic; none where it is not there, or not yet."""
+        found = self._metadata(doing, topic).get(topic)
+        if found is None:
+            return []
+        if found.error is not None and not is_no_queue(found.error) and found.error.name() not in _MOMENTARY:
+            raise self._error(found.error, doing)
+        return sorted(found.partitions)
+
     def messages(self, topic: str, partitions: int) -> int:
         """How many there are in all partitions, about: a compacted topic has fewer."""
         doing = f"look at topic {topic}"
@@ -228,9 +237,9 @@ class KafkaAdmin:
         self._client.poll(0)  # where it tells `Trouble` what it knows
         return queue_error(error, doing, self._servers, self._timeout_s, self._trouble)
 
-    def _metadata(self, doing: str) -> dict[str, Any]:
+    def _metadata(self, doing: str, topic: str | None = None) -> dict[str, Any]:
         try:
-            return self._client.list_topics(timeout=self._timeout_s).topics  # type: ignore[no-any-return]
+            return self._client.list_topics(topic, timeout=self._timeout_s).topics  # type: ignore[no-any-return]
         except self._kafka.KafkaException as error:
             raise self._error(error.args[0], doing) from None
 

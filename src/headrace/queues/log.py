@@ -223,9 +223,10 @@ class _Syncer:
         self._sync_dirty()
 
     def _sync_dirty(self) -> None:
-        # A queue leaves the set before it is synced: what is appended meanwhile notes it again.
-        while self._dirty:
-            self._sync(self._dirty.pop())
+        # A queue leaves the set before it is synced: what is appended meanwhile notes it again, for the next time.
+        for queue in list(self._dirty):
+            self._dirty.discard(queue)
+            self._sync(queue)
 
     def _sync(self, queue: str) -> None:
         try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import date
 from itertools import islice
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Final
 
@@ -22,6 +25,7 @@ from headrace.track.link_words import why
 from headrace.track.links import (
     AskEnds,
     Committed,
+    Done,
     Effect,
     Ends,
     LinkAgent,
@@ -99,6 +103,9 @@ class QueryTracker:
         self._problem: Exception | None = None
         self._trouble: str | None = None
         self._given = 0
+        self._awaited: Counter[str] = Counter()
+        self._heard: set[str] = set()
+        """Those of them that are done: many may be done and forgotten at one moment."""
 
     def start(self, rows: DataFrame, trigger: Mapping[str, Any], look_s: float) -> None:
         """Called once, by `track_queries`."""
@@ -113,14 +120,15 @@ class QueryTracker:
 
     def is_done(self, substream: str) -> bool:
         """True once all of it has left the last query. Raises what has stopped the tracker."""
+        substream = _name(substream)
         with self._changed:
-            return self._is_done(str(substream))
+            return self._is_done(substream)
 
     def wait_for(self, substream: str, timeout_s: float | None = None) -> bool:
         """Until it is done; False if not in time."""
-        substream, deadline = str(substream), None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
-            while not self._is_done(substream):
+        substream, deadline = _name(substream), None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed, self._awaiting(substream):
+            while not (substream in self._heard or self._is_done(substream)):
                 if self._stopping.is_set():
                     raise FlowError(f"the tracker is stopped, and {why(self._agent, substream)}")
                 left = None if deadline is None else deadline - time.monotonic()
@@ -129,11 +137,23 @@ class QueryTracker:
                 self._changed.wait(left)
             return True
 
+    @contextmanager
+    def _awaiting(self, substream: str) -> Iterator[None]:
+        self._awaited[substream] += 1
+        try:
+            yield
+        finally:
+            self._awaited[substream] -= 1
+            if not self._awaited[substream]:
+                del self._awaited[substream]
+                self._heard.discard(substream)
+
     def why(self, substream: str) -> str:
         """What it waits for, in a sentence."""
+        substream = _name(substream)
         with self._changed:
             trouble = f"; being tried again: {self._trouble}" if self._trouble else ""
-            return why(self._agent, str(substream)) + trouble
+            return why(self._agent, substream) + trouble
 
     def done(self) -> list[str]:
         """Those found done since the last call, in the order in which they were found; each once, over all restarts.
@@ -145,6 +165,8 @@ class QueryTracker:
             raise FlowError("this tracker tells its function, on_done=, what is done; done() is for trackers without")
         with self._changed:
             self._raise_problem()
+            if self._stopping.is_set():
+                raise FlowError("the tracker is stopped; what was found done since the last done(), the next one gives")
             self._take_given()
             found = list(self._agent.untold)
             self._given = len(found)
@@ -216,6 +238,9 @@ class QueryTracker:
         """The agent is told, and nobody hears of what came of it before that is safe."""
         with self._changed:
             effects = self._agent.on(stimulus)
+            for effect in effects:
+                if isinstance(effect, Done) and self._awaited:
+                    self._heard.update(self._awaited.keys() & set(effect.substreams))
             try:
                 self._journal.keep(stimulus, self._agent)
             except Exception as problem:
@@ -315,6 +340,17 @@ def _lag(ends: Offsets | None, at: Offsets) -> int | None:
 def _noticed(notice: Notice) -> Noticed:
     newest = islice(reversed(notice.why.items()), _SHOWN)
     return Noticed(notice.count, tuple(f"{name}: {reason}" for name, reason in newest))
+
+
+def _name(substream: object) -> str:
+    """Substreams are known by the texts that Spark makes of their names."""
+    if isinstance(substream, bool):
+        return str(substream).lower()
+    if isinstance(substream, str | Integral) or type(substream) is date:
+        return str(substream)
+    raise FlowError(
+        f"substreams are known by what Spark's cast of by= to a string gives; ask by that text, not by {substream!r}"
+    )
 
 
 def _reason(problem: Exception) -> str:

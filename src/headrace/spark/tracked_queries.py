@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from headrace.errors import FlowError, QueueDamaged
 from headrace.spark.query_tracker import OnDone, QueryTracker
 from headrace.spark.tracked_journal import Journal, local_path
-from headrace.spark.tracked_topics import Checkpoint, Link, Topics, ledger_rows
+from headrace.spark.tracked_topics import Checkpoint, Link, Topics, by_text, ledger_rows
 from headrace.track.links import REMEMBERED, LinkAgent, LinkName, Offsets
 
 _OFTEN: Final[Mapping[str, Any]] = {"processingTime": "500 milliseconds"}
@@ -55,15 +55,20 @@ def track_queries(
     settings: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> QueryTracker:
-    """Start to track substreams through queries: the first link's reads its topic and writes the second's, and so on.
+    """Start to track substreams through a chain of queries: the first reads link 1 and writes to link 2, and so on.
 
     The queries write to the topics between them before they commit a batch, as Spark's Kafka sink does (with acks=all,
-    its default), and nobody else writes records of a substream there. `at` is a folder for what the tracker keeps; with
-    the same folder it goes on where it was. `on_done` is called with each substream that is done, in a thread of the
-    tracker; after a crash those that it was called with last may be told again. `settings` are librdkafka's, `options`
-    those of Spark's Kafka source, for the ledger; `trigger` is the ledger's.
+    its default), and nobody else writes records of a substream there.
+
+    `at`          a folder for what the tracker keeps; with the same folder it goes on where it was
+    `on_done`     is called with each substream that is done, in a thread of the tracker; after a crash, the last ones
+                  may be told again
+    `remembered`  how many substreams that are done are known by name
+    `trigger`     of the ledger, the query that reads the topics; by default every 500 ms
+    `look_s`      how often the checkpoints of the queries are looked at
+    `settings`    of librdkafka, and `options` of Spark's Kafka source, for TLS and SASL
     """
-    _check(spark, links, at, trigger)
+    _check(spark, links, at, trigger, remembered)
     topics, every = Topics([each.topic for each in links], servers, settings or {}), range(len(links))
     starts, ends = topics.starts(every), topics.ends(every)
     begin = [starts[number] for number in every]
@@ -72,7 +77,8 @@ def track_queries(
     for checkpoint in checkpoints:
         checkpoint.check()
     journal = Journal(at)
-    agent = journal.begin([LinkName(each.topic, each.checkpoint) for each in links], begin, remembered)
+    names = [LinkName(each.topic, each.checkpoint, by_text(each.by)) for each in links]
+    agent = journal.begin(names, begin, remembered)
     if agent.read != begin:
         rows = ledger_rows(spark, links, servers, _resumed(agent, starts, ends), options or {})
     tracker = QueryTracker(checkpoints, topics, journal, agent, on_done)
@@ -80,7 +86,9 @@ def track_queries(
     return tracker
 
 
-def _check(spark: SparkSession, links: Sequence[Link], at: str, trigger: Mapping[str, Any] | None) -> None:
+def _check(
+    spark: SparkSession, links: Sequence[Link], at: str, trigger: Mapping[str, Any] | None, remembered: int
+) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise FlowError("track_queries runs its ledger in this process: use a classic session, not Spark Connect")
     if not isinstance(at, str) or not at:
@@ -104,6 +112,8 @@ def _check(spark: SparkSession, links: Sequence[Link], at: str, trigger: Mapping
             raise FlowError(f"two links have the {what} {twice}; each query reads one topic and writes the next one")
         if local_path(at) == twice or local_path(at) in values:
             raise FlowError(f"at={at} is the checkpoint of a query; name a folder that is the tracker's alone")
+    if isinstance(remembered, bool) or not isinstance(remembered, int) or remembered < 1:
+        raise FlowError(f"track_queries(remembered={remembered!r}): use a number from 1 on")
     if trigger and not {"processingTime"} >= set(trigger):
         raise FlowError("the ledger runs as long as the tracker: trigger={'processingTime': '1 second'}, or none")
 

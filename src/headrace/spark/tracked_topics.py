@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType
+from pyspark.sql.types import ArrayType, BooleanType, MapType, StructType, VariantType
 
 from headrace.errors import FlowError, QueueError
-from headrace.queues.kafka_client import confluent, is_no_queue
+from headrace.queues.kafka_admin import KafkaAdmin
 from headrace.spark.kafka import add_kafka
-from headrace.spark.query_paths import TIMEOUT_S, Client, Paths
+from headrace.spark.query_paths import TIMEOUT_S
 from headrace.spark.tracked_journal import local_path
 from headrace.state.places import Place, place_of
 from headrace.track.links import KEEP_THEM, Committed, Offsets, Seen
@@ -45,6 +46,12 @@ class Link:
     stateful_ok: bool = False
 
 
+def by_text(by: Column) -> str:
+    """What names substreams, as Spark tells it: the same in every run."""
+    # Spark counts the variables of its lambda functions.
+    return re.sub(r"\b([xyz])_\d+", r"\1", str(by))
+
+
 # ----------------------------------------------------------------------- Kafka
 
 
@@ -52,58 +59,40 @@ class Topics:
     """Of the links, by their numbers."""
 
     def __init__(self, names: Sequence[str], servers: str, settings: Mapping[str, str]):
-        self._names, self._servers = names, servers
-        self._paths = Paths("tracker", servers, 1, settings=dict(settings))
-        self._client: Client | None = None
+        self._names, self._servers, self._settings = names, servers, dict(settings)
+        self._kept: KafkaAdmin | None = None
 
     def close(self) -> None:
         """A client asks its broker for news for as long as it is there."""
-        self._client = None
+        self._kept = None
 
     @property
-    def _admin(self) -> Client:
-        if self._client is None:
-            self._client = Client(self._paths, "AdminClient", {})
-        return self._client
+    def _admin(self) -> KafkaAdmin:
+        if self._kept is None:
+            self._kept = KafkaAdmin(self._servers, self._settings, TIMEOUT_S)
+        return self._kept
 
     def starts(self, links: Iterable[int]) -> dict[int, Offsets]:
         """The first offsets that are still there."""
-        return self._offsets(links, confluent().admin.OffsetSpec.earliest())
+        return {link: self._offsets(self._names[link], last=False) for link in links}
 
     def ends(self, links: Iterable[int]) -> dict[int, Offsets]:
         """The offsets after the last records, of all partitions that there are now."""
-        return self._offsets(links, confluent().admin.OffsetSpec.latest())
+        return {link: self._offsets(self._names[link], last=True) for link in links}
 
-    def _offsets(self, links: Iterable[int], spec: Any) -> dict[int, Offsets]:
-        kafka, found, asked = confluent(), dict[int, Offsets](), dict[Any, Any]()
-        for link in links:
-            for partition in self._partitions(self._names[link]):
-                asked[kafka.TopicPartition(self._names[link], partition)] = link
-        doing = "ask for offsets of topics"
-        answers = self._admin(doing, "list_offsets", dict.fromkeys(asked, spec), request_timeout=TIMEOUT_S)
-        for place, answer in answers.items():
-            try:
-                offset = answer.result(TIMEOUT_S).offset
-            except kafka.KafkaException as error:
-                raise self._admin.problem(error.args[0], doing) from None
-            found[asked[place]] = {**found.get(asked[place], {}), place.partition: offset}
-        return found
+    def _offsets(self, topic: str, last: bool) -> Offsets:
+        return self._admin.offsets(topic, self._partitions(topic), f"ask for offsets of topic {topic}", last)
 
     def _partitions(self, topic: str) -> list[int]:
         deadline = time.monotonic() + _NEW_S
-        while True:
-            found = self._admin("look at topics", "list_topics", topic, timeout=TIMEOUT_S).topics.get(topic)
-            if found is not None and found.error is not None and not is_no_queue(found.error):
-                raise self._admin.problem(found.error, f"look at topic {topic}")
-            if found is not None and found.partitions:
-                return sorted(found.partitions)
+        while not (found := self._admin.partitions(topic, f"look at topic {topic}")):
             if time.monotonic() > deadline:
-                break
+                raise QueueError(
+                    f"there is no topic {topic} at {self._servers}; create it, or name the topic that the query reads: "
+                    f"link(topic, ...)"
+                )
             time.sleep(_PAUSE_S)
-        raise QueueError(
-            f"there is no topic {topic} at {self._servers}; create it, or name the topic that the query reads: "
-            f"link(topic, ...)"
-        )
+        return found
 
 
 # ---------------------------------------------------------------------- ledger
@@ -137,17 +126,22 @@ def _check_columns(records: DataFrame, link: Link, number: int) -> None:
     for name, column in (("by", link.by), ("ends", link.ends)):
         if column is None:
             continue
+        where = f"link {number + 1} (topic {link.topic}): {name}="
         try:
-            made = records.select(column.cast("string") if name == "by" else column).schema[0].dataType
+            # Beside another column and inside of `when`, as in the ledger: there a maximum or an explode is refused.
+            made = records.select("offset", F.when(F.lit(True), column)).schema[1].dataType
         except AnalysisException as error:
             raise FlowError(
-                f"link {number + 1} (topic {link.topic}): {name}= does not fit what Kafka's source gives "
-                f"({', '.join(records.columns)}): {_first_line(error)}"
+                f"{where} does not fit what Kafka's source gives ({', '.join(records.columns)}): {_first_line(error)}"
             ) from None
+        if name == "by" and isinstance(made, ArrayType | MapType | StructType | VariantType):
+            raise FlowError(
+                f"{where} is {made.simpleString()}; a record is of one substream, and its name is a single value, as "
+                f"text: F.col('key').cast('string'), or F.get_json_object"
+            )
         if name == "ends" and not isinstance(made, BooleanType):
             raise FlowError(
-                f"link {number + 1} (topic {link.topic}): ends= is {made.simpleString()}; it is a condition, true for "
-                f"the last record of a substream"
+                f"{where} is {made.simpleString()}; it is a condition, true for the last record of a substream"
             )
 
 
@@ -157,9 +151,15 @@ def ledger_batch(rows: DataFrame, numbers: Mapping[str, int]) -> list[Seen]:
     rows.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
     grouped = rows.groupBy("topic", "partition", "substream")
     found = grouped.agg(F.max("offset").alias("last"), F.max("marker").alias("marker")).toArrow()
+    try:
+        columns = [each.to_pylist() for each in found.columns]
+    except UnicodeDecodeError as error:
+        raise FlowError(
+            f"by= gives {error.object[:40]!r}, bytes that are not text; name substreams as text: by=F.hex('key')"
+        ) from None
     return [
         Seen(numbers[topic], partition, substream, last, -1 if marker is None else marker)
-        for topic, partition, substream, last, marker in zip(*(each.to_pylist() for each in found.columns), strict=True)
+        for topic, partition, substream, last, marker in zip(*columns, strict=True)
     ]
 
 

@@ -54,6 +54,7 @@ def snapshot(agent: LinkAgent) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "topics": [link.topic for link in agent.links],
+        "by": [link.by for link in agent.links],
         "read": agent.read,
         "committed": [None if it is None else _committed_record(it) for it in agent.committed],
         "open": [[name, int(it.phase), it.link, it.is_promised, it.group, it.last] for name, it in agent.open.items()],
@@ -70,7 +71,7 @@ def snapshot(agent: LinkAgent) -> dict[str, Any]:
 
 
 def restore(record: Mapping[str, Any], links: Sequence[LinkName], at: str, remembered: int) -> LinkAgent:
-    """An agent with the state of a snapshot. Raises StateMismatch where it is of other topics; `at` is where it was."""
+    """An agent with the state of a snapshot. Raises StateMismatch where it is of other links; `at` is where it was."""
     if record["format"] > FORMAT:
         raise StateMismatch(
             f"the tracker at {at} has format {record['format']}, and this Headrace knows formats up to {FORMAT}; "
@@ -82,6 +83,12 @@ def restore(record: Mapping[str, Any], links: Sequence[LinkName], at: str, remem
             f"the tracker at {at} is of the topics {', '.join(record['topics'])}, and the links are of "
             f"{', '.join(topics)}; give the same links, or another folder (at=) to begin anew"
         )
+    for link, by in zip(links, record.get("by", [link.by for link in links]), strict=True):
+        if by != link.by:
+            raise StateMismatch(
+                f"the tracker at {at} names substreams of topic {link.topic} by {by}, and the link by {link.by}; "
+                f"give the same by=, or another folder (at=) to begin anew"
+            )
     agent = LinkAgent(links, [_offsets(it) for it in record["read"]], remembered)
     agent.committed = [None if it is None else _committed(it) for it in record["committed"]]
     agent.done_count, agent.is_asked = record["done_count"], record["is_asked"]

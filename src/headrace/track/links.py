@@ -46,6 +46,8 @@ class LinkName:
 
     topic: str
     checkpoint: str
+    by: str = ""
+    """What names substreams there."""
 
 
 # --------------------------------------------------------------------- stimuli

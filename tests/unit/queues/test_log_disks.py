@@ -169,6 +169,34 @@ def test_interval_syncs_by_itself(tmp_path: Path, synced: Counter[str], monkeypa
         assert files.start_and_synced()[1] == files.tail()[0]
 
 
+def test_interval_syncs_now_and_then_however_much_comes(
+    tmp_path: Path, synced: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something new while it syncs is for the next time: otherwise it would sync all the time."""
+    monkeypatch.setattr(log, "INTERVAL_S", 3600.0)
+    queues = LogQueues(tmp_path, fsync="interval")
+    queues.create([QUEUE])
+    with queues.writer() as writer:
+        writer.append(QUEUE, [frame(0)])
+        syncer = writer._syncer
+        assert syncer is not None
+        real, rounds = syncer._sync, 0
+
+        def sync_while_more_comes(queue: str) -> None:
+            nonlocal rounds
+            rounds += 1
+            assert rounds < 10, "it never waits"
+            real(queue)
+            writer.append(QUEUE, [frame(rounds)])
+
+        monkeypatch.setattr(syncer, "_sync", sync_while_more_comes)
+        syncer._sync_dirty()
+        assert rounds == 1
+        monkeypatch.setattr(syncer, "_sync", real)
+    with queues.files(QUEUE) as files:
+        assert files.start_and_synced()[1] == files.tail()[0]
+
+
 def append_and_sync(writer: Writer) -> None:
     writer.append(QUEUE, [frame(0)])
     writer.sync([QUEUE])

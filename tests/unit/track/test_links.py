@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -208,3 +209,13 @@ def test_a_tracker_of_other_topics_or_of_a_newer_headrace_is_refused() -> None:
         restore(kept, names(1), "here", 10)
     with pytest.raises(StateMismatch, match="format 2, and this Headrace knows formats up to 1; upgrade"):
         restore({**kept, "format": 2}, names(2), "here", 10)
+
+
+def test_a_tracker_of_other_names_is_refused() -> None:
+    """Of those that were seen by their old names nothing more would ever come."""
+    links = [replace(each, by="CAST(key AS STRING)") for each in names(2)]
+    kept: dict[str, Any] = json.loads(json.dumps(snapshot(LinkAgent(links, [{}, {}]))))
+    restore(kept, links, "here", 10)
+    other = [links[0], replace(links[1], by="hex(key)")]
+    with pytest.raises(StateMismatch, match=r"topic t1 by CAST\(key AS STRING\), and the link by hex\(key\); give the"):
+        restore(kept, other, "here", 10)
