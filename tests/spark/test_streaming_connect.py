@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from headrace.measure.definition import Definition
 from headrace.measure.run import measure_table
 from headrace.testing.compare import assert_same_answers
 from headrace.testing.spark import on_connect
+from headrace.testing.synchronized import events_of, expected_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(300)]
 
@@ -53,9 +55,23 @@ def streamed(spark: SparkSession, table: pa.Table) -> tuple[Any, dict[str, int],
         return stream.answers("offset"), metrics.progress(query).counts, observed
 
 
+def program_streamed(spark: SparkSession, events: pa.Table) -> Counter[tuple[Any, ...]]:
+    """A program in two runs of one query, the second with other parallelism."""
+    from headrace.testing.synchronized import on_stream
+
+    with tempfile.TemporaryDirectory() as folder:
+        return on_stream(spark, Path(folder), "fraud", events, [2, 4], batches=3)
+
+
+def both(spark: SparkSession, table: pa.Table, events: pa.Table) -> tuple[Any, Counter[tuple[Any, ...]]]:
+    """In one process: a server takes its time to start."""
+    return streamed(spark, table), program_streamed(spark, events)
+
+
 def test_streams_on_connect() -> None:
-    table = payments(300)
-    answers, counts, observed = on_connect(streamed, table)
+    table, events = payments(300), events_of("fraud", 5)
+    (answers, counts, observed), given = on_connect(both, table, events)
+    assert given == expected_of("fraud", events)
     expected = measure_table(Definition(TEXT, "ts", arrival="offset"), table)
     names = ["offset", "spent", "newest", "n"]
     assert_same_answers(answers.select(names), expected.select(names))

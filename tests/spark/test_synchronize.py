@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import headrace as hr
@@ -160,6 +162,30 @@ def test_a_batch_whose_worker_is_killed(spark: SparkSession, tmp_path: Path) -> 
     events = events_of("event_windows", seed=4)
     pq.write_table(events, tmp_path / "events.parquet")
     made = hr.synchronize(Dying(str(tmp_path / "died")), arrival="arrival", parallelism=2, tasks=2)
+    found = rows_of_frame(spark.read.parquet(str(tmp_path / "events.parquet")).transform(made))
+    assert (tmp_path / "died").exists()
+    assert found == expected_of("event_windows", events)
+
+
+class StillBorn(EventWindows):
+    """The first worker that gets it dies before it has met the others; these wait for it until Spark kills them."""
+
+    def __init__(self, mark: str):
+        self._mark = mark
+
+    def __setstate__(self, given: dict[str, Any]) -> None:
+        self.__dict__.update(given)
+        with contextlib.suppress(FileExistsError):
+            assert TaskContext.get() is not None
+            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_batch_whose_worker_is_killed_before_it_meets_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    """Who waits for it may live on for two seconds, and is not taken for one that was started again."""
+    events = events_of("event_windows", seed=4)
+    pq.write_table(events, tmp_path / "events.parquet")
+    made = hr.synchronize(StillBorn(str(tmp_path / "died")), arrival="arrival", parallelism=2, tasks=2)
     found = rows_of_frame(spark.read.parquet(str(tmp_path / "events.parquet")).transform(made))
     assert (tmp_path / "died").exists()
     assert found == expected_of("event_windows", events)

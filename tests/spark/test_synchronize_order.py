@@ -113,6 +113,28 @@ def test_arrival_that_is_no_whole_number(spark: SparkSession, type: str) -> None
         _word(events, arrival="at")
 
 
+@pytest.mark.parametrize("type", ["double", "decimal(9,2)", "string", "boolean", "map<string,int>", "interval month"])
+def test_a_time_that_is_none(spark: SparkSession, type: str) -> None:
+    events = _events(spark).withColumn("t", F.lit(None).cast(type))
+    with pytest.raises(ProgramError, match=r"time='t' is .*; a time is a whole number, a date or a time stamp"):
+        _word(events)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "+05:30", "UTC", "GMT+2", "Z"])
+def test_a_time_zone_that_python_does_not_know(spark: SparkSession, zone: str) -> None:
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        events = _events(spark).withColumn("at", F.timestamp_seconds(1792890000 - F.col("id")))
+        if zone in ("GMT+2", "Z"):
+            with pytest.raises(ProgramError, match=rf"zone of the session is '{zone[0]}.*; set spark.sql.session"):
+                _word(events, arrival="at")
+        else:
+            assert _word(events, arrival="at") == "abcde"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 # ------------------------------------------------------------------------ names
 
 

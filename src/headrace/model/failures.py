@@ -27,7 +27,10 @@ def problem_of(error: BaseException) -> str:
 
 
 def shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:  # of the user's class; or a number of thousands of digits
+        text = f"a {type(value).__name__}, which cannot be shown ({type(error).__name__})"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -1,6 +1,7 @@
 """Plain values as JSON and back: numbers, texts, bytes, times, decimals, arrays, lists, tuples, dicts, sets.
 
-Dataclasses and named tuples as well, of types that the reader knows: nothing is imported for what was read.
+Dataclasses and named tuples as well, of types that the reader knows: nothing is imported for what was read. Where many
+values have one shape, they are written as columns.
 
 What comes back is what went in, of the same type: a value of which that cannot be said is refused, and not only after
 the first restart.
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from headrace.errors import FlowError
+from headrace.model.columns import MANY, NUMBERS, any_column, check_fields, column, number_of, values_of
 
 _TAG: Final = "$"
 
@@ -37,7 +39,7 @@ def dumps(value: Any, what: str, types: Types = _NO_TYPES) -> bytes:
         return json.dumps(_tagged(value, types), separators=(",", ":")).encode()
     except RecursionError:
         problem = "it is nested too deeply, or contains itself"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         problem = str(error)
     raise FlowError(
         f"{what} cannot be kept: {problem}; use numbers, texts, bytes, times, decimals, arrays of numbers, lists, "
@@ -85,12 +87,12 @@ def _read_time(found: Any) -> dt.time:
 
 
 def _write_timestamp(value: pd.Timestamp) -> Any:
-    return [value.value, value.unit, _zone(value.tz)]
+    return [int(value.asm8.view(np.int64)), value.unit, _zone(value.tz)]
 
 
 def _read_timestamp(found: Any) -> pd.Timestamp:
-    made = pd.Timestamp(found[0], unit="ns", tz="UTC" if found[2] is not None else None)
-    return made.tz_convert(_zone_of(found[2])).as_unit(found[1]) if found[2] is not None else made.as_unit(found[1])
+    made = pd.Timestamp(np.datetime64(found[0], found[1]))
+    return made if found[2] is None else made.tz_localize("UTC").tz_convert(_zone_of(found[2]))
 
 
 # How a value that JSON does not have is written, and read.
@@ -100,10 +102,16 @@ _CODECS: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]
     dt.time: ("time", _write_time, _read_time),
     dt.timedelta: ("us", lambda x: x // dt.timedelta(microseconds=1), lambda x: dt.timedelta(microseconds=x)),
     pd.Timestamp: ("timestamp", _write_timestamp, _read_timestamp),
-    pd.Timedelta: ("ns", lambda x: [x.value, x.unit], lambda x: pd.Timedelta(x[0], unit="ns").as_unit(x[1])),
+    pd.Timedelta: (
+        "timedelta",
+        lambda x: [int(x.asm8.view(np.int64)), x.unit],
+        lambda x: pd.Timedelta(np.timedelta64(x[0], x[1])),
+    ),
     Decimal: ("decimal", str, Decimal),
     bytes: ("bytes", lambda x: base64.b64encode(x).decode(), base64.b64decode),
     np.ndarray: ("array", lambda x: _write_array(x), lambda x: _read_array(x)),
+    np.str_: ("numpy text", str, np.str_),
+    np.bytes_: ("numpy bytes", lambda x: base64.b64encode(x).decode(), lambda x: np.bytes_(base64.b64decode(x))),
 }
 _READERS: Final = {name: read for name, _, read in _CODECS.values()}
 # Those that have values in them, which are read in their turn.
@@ -116,7 +124,7 @@ _MAKERS: Final[dict[str, Callable[[Any], Any]]] = {name: kind for kind, (name, _
 
 
 def _write_array(value: npt.NDArray[Any]) -> Any:
-    if value.dtype.kind not in "biufcMm":
+    if value.dtype.kind not in NUMBERS:
         raise TypeError(f"an array of {value.dtype} is not a plain value")
     content = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
     return [value.dtype.str, list(value.shape), content]
@@ -132,21 +140,19 @@ def _tagged(value: Any, types: Types) -> Any:
     if value is None or kind in (bool, str, int, float):
         return value
     if kind is list:
-        return [_tagged(each, types) for each in value]
+        return _write_list(value, types)
     if kind is dict:
-        if all(type(key) is str for key in value) and _TAG not in value:
-            return {key: _tagged(each, types) for key, each in value.items()}
-        return {_TAG: "dict", "v": [[_tagged(key, types), _tagged(each, types)] for key, each in value.items()]}
-    if isinstance(value, np.generic):
-        item = value.item()
-        # Nanoseconds would come back as a number, and a long double stays one.
-        if type(item) is not kind and not (isinstance(value, np.datetime64 | np.timedelta64) and type(item) is int):
-            return _tagged(item, types)
+        return _write_dict(value, types)
+    if isinstance(value, np.generic) and value.dtype.kind in NUMBERS:
+        # Not as a number of Python, which would not overflow, and would round otherwise.
+        return {_TAG: "number", "v": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
     if kind in _LISTS:
-        name, write_list = _LISTS[kind]
-        return {_TAG: name, "v": [_tagged(each, types) for each in write_list(value)]}
+        name, listed = _LISTS[kind]
+        return {_TAG: name, "v": _write_list(listed(value), types)}
     if types.get(kind.__name__) is kind:
-        return {_TAG: "type", "t": kind.__name__, "v": [_tagged(each, types) for each in _fields(value)]}
+        check_fields(kind, _names(kind), [value])
+        parts = [_tagged(getattr(value, field), types) for field in _names(kind)]
+        return {_TAG: "type", "t": kind.__name__, "v": parts}
     if kind not in _CODECS:
         is_record = types is not _NO_TYPES and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
         hint = f" unless it is made known: write states = ({kind.__name__},) in the program" if is_record else ""
@@ -155,10 +161,39 @@ def _tagged(value: Any, types: Types) -> Any:
     return {_TAG: name, "v": write(value)}
 
 
-def _fields(value: Any) -> list[Any]:
-    if not dataclasses.is_dataclass(value):
-        return list(value)
-    return [getattr(value, field.name) for field in dataclasses.fields(value)]
+def _write_list(values: list[Any], types: Types) -> Any:
+    if len(values) >= MANY and (found := _column(values, types)) is not None:
+        return {_TAG: "column", "v": found}
+    return [_tagged(each, types) for each in values]
+
+
+def _write_dict(value: dict[Any, Any], types: Types) -> Any:
+    if len(value) >= MANY:
+        parts = list(value), list(value.values())
+        found = [_column(part, types) for part in parts]
+        if found != [None, None]:
+            keys, values = (
+                each or any_column(part, lambda value: _tagged(value, types))
+                for each, part in zip(found, parts, strict=True)
+            )
+            return {_TAG: "columns", "k": keys, "v": values}
+    if all(type(key) is str for key in value) and _TAG not in value:
+        return {key: _tagged(each, types) for key, each in value.items()}
+    return {_TAG: "dict", "v": [[_tagged(key, types), _tagged(each, types)] for key, each in value.items()]}
+
+
+def _column(values: list[Any], types: Types) -> Any | None:
+    def fields(kind: type) -> list[str] | None:
+        return _names(kind) if types.get(kind.__name__) is kind else None
+
+    return column(values, lambda each: _tagged(each, types), fields)
+
+
+def _names(kind: Any) -> list[str]:
+    """Of the fields of a dataclass or a named tuple."""
+    if not dataclasses.is_dataclass(kind):
+        return list(kind._fields)
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _untagged(value: Any, types: Types) -> Any:
@@ -171,11 +206,21 @@ def _untagged(value: Any, types: Types) -> Any:
         return {key: _untagged(each, types) for key, each in value.items()}
     if name == "dict":
         return {_untagged(key, types): _untagged(each, types) for key, each in value["v"]}
+    if name == "column":
+        return _values(value["v"], types)
+    if name == "columns":
+        return dict(zip(_values(value["k"], types), _values(value["v"], types), strict=True))
     if name == "type":
         return _made(types[value["t"]], [_untagged(each, types) for each in value["v"]])
     if name in _MAKERS:
-        return _MAKERS[name](_untagged(each, types) for each in value["v"])
+        return _MAKERS[name](_untagged(value["v"], types))
+    if name == "number":
+        return number_of(*value["v"])
     return _READERS[name](value["v"])
+
+
+def _values(written: Any, types: Types) -> list[Any]:
+    return values_of(written, lambda each: _untagged(each, types), lambda name, values: _made(types[name], values))
 
 
 def _made(kind: type, values: list[Any]) -> Any:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.errors import ProgramError
 from headrace.model.failures import problem_of
@@ -18,6 +19,7 @@ from headrace.synchronize.inputs import Inputs
 from headrace.synchronize.tags import BUCKETS
 
 PREFIX: Final = "__headrace"
+_LARGE_CONF: Final = "execution.arrow.useLargeVarTypes"
 _MISFITS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -34,6 +36,14 @@ class EventColumns:
 
     def type(self, name: str) -> T.DataType:
         return self.df.schema.fields[self.names.index(name)].dataType
+
+    @property
+    def given(self) -> pa.Schema:
+        """As Spark gives them to Python."""
+        conf = self.df.sparkSession.conf
+        zone, large = (conf.get(f"spark.sql.{name}") for name in ("session.timeZone", _LARGE_CONF))
+        found = to_arrow_schema(self.df.schema, timezone=zone, prefers_large_types=large == "true")
+        return pa.schema([field.with_name(name) for field, name in zip(found, self.names, strict=True)])
 
     @property
     def all(self) -> list[Column]:
@@ -94,6 +104,8 @@ def events_in(df: DataFrame, inputs: Inputs) -> EventColumns:
             problem = f"the events have the column {name}; names with {PREFIX} are for its own use, give it another"
             raise ProgramError(inputs.program, problem)
     found = EventColumns(inputs, df.toDF(*map(_placed_name, range(len(names)))), names)
+    _check_time(found)
+    _check_zone(found)
     for name in inputs.tag:
         if not isinstance(found.type(name), T.AtomicType | T.NullType):
             problem = (
@@ -101,6 +113,29 @@ def events_in(df: DataFrame, inputs: Inputs) -> EventColumns:
             )
             raise ProgramError(inputs.program, problem)
     return found
+
+
+def _check_time(events: EventColumns) -> None:
+    name = events.inputs.time
+    type = events.type(name)
+    if not isinstance(type, T.IntegralType | T.DateType | T.TimestampType | T.TimestampNTZType):
+        problem = f"time={name!r} is {type.simpleString()}; a time is a whole number, a date or a time stamp"
+        raise ProgramError(events.inputs.program, problem)
+
+
+def _check_zone(events: EventColumns) -> None:
+    """Spark gives time stamps to Python with the zone of its session, of which Python may not have heard."""
+    if not any(isinstance(field.dataType, T.TimestampType) for field in events.df.schema.fields):
+        return
+    zone = events.df.sparkSession.conf.get("spark.sql.session.timeZone")
+    try:
+        pa.scalar(0, pa.timestamp("us", zone)).as_py()
+    except Exception:  # of pytz, zoneinfo or Arrow
+        raise ProgramError(
+            events.inputs.program,
+            f"the time zone of the session is {zone!r}, which Python does not know; set spark.sql.session.timeZone to "
+            f"a name such as 'Europe/Berlin', or to '+02:00'",
+        ) from None
 
 
 def lookup_array(values: Sequence[Any], type: T.DataType, program: str, name: str) -> pa.Array:

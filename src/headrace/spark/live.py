@@ -20,13 +20,14 @@ from headrace.errors import FlowError, QueueUnreachable
 from headrace.flow.builder import Flow as DrawnFlow
 from headrace.flow.copies import agreed, replication
 from headrace.flow.effects import Exited
-from headrace.flow.host import BATCH_RECORDS, WorkerSetup, run_worker
+from headrace.flow.host import run_worker
 from headrace.flow.job import Job, Launcher
 from headrace.flow.local_places import whole_path, with_whole_paths
 from headrace.flow.options import check_options
 from headrace.flow.plan import make_plan
 from headrace.flow.rooms import ROOM_BYTES
 from headrace.flow.worker import Pace
+from headrace.flow.worker_setup import BATCH_RECORDS, WorkerSetup
 from headrace.queues.log import LogQueues
 from headrace.queues.protocol import Queues
 from headrace.spark.location import STATE_CONF
@@ -65,22 +66,24 @@ class Flow(DrawnFlow):
         mode: str = "active",
         order: str = "queue",
     ) -> Job:
-        """Run it on this session; a flow of the same name that ran at the same place before goes on where it was.
+        """Run it on this session. A flow of the same name that ran at the same place before goes on where it was.
 
-        `at`       a folder that all executors reach, for commits (and for queues, where no others are given); else what
-                   the session has as `headrace.state.location`
-        `workers`  how many Spark tasks share the work, each in a slot of its own; unless said otherwise, as many as
-                   there are slots that no other flow of this process holds
-        `commit_s` how often tasks commit: after a crash so much is done again
-        `room_bytes`     how much may wait in a queue before its producers pause
+        `at`             a folder that all executors reach, for commits, and for queues if `queues` is not given; by
+                         default what the session has as `headrace.state.location`
+        `workers`        how many Spark tasks share the work, each in a slot of its own; by default as many as there are
+                         slots that no other flow of this process holds, but no more than the flow has tasks
+        `queues`         where queues are, if not in files below `at`: `hr.kafka_queues("broker:9092")`
+        `commit_s`       how often tasks commit; after a crash, this much is done again
+        `room_bytes`     how much may wait in a queue before its senders pause
         `batch_records`  how many records a source is asked for at a time, at most
-        `heartbeat_s`    how often sources say how far they have come, where something is ordered
-        `replicas` how many copies of each task run, in different workers, so that a crash is not noticed; or of which
-                   stages, `{"score": 2}`
-        `mode`     what copies do: `active`, all send what they have, and the first copy of each record counts;
-                   `standby`, one speaks, and another one takes over; `none`
-        `order`    how copies agree on the order of what several tasks send them: `queue`, they read the same queue;
-                   `round-robin`, in turns, between beats of `heartbeat_s`; `leader`, one of them decides
+        `heartbeat_s`    how often sources say how far they have come, in flows that are ordered, and how often beats
+                         are sent with `order="round-robin"`
+        `replicas`       how many copies of each task run, in different workers, so that a crash causes no gap; or how
+                         many of which stages, `{"score": 2}`
+        `mode`           what copies do: "active", all send what they have, and the first copy of each record counts;
+                         "standby", one speaks, and another one takes over; "none", there are no copies
+        `order`          how copies agree on the order of what several tasks send them: "queue", they read the same
+                         queue; "round-robin", in turns, between beats; "leader", one of them decides
         """
         check_options(
             workers=workers,
@@ -119,7 +122,7 @@ def state_at(folder: str) -> str:
 def _local_folder(folder: str) -> Path:
     if "://" in folder.removeprefix("file://"):
         raise FlowError(
-            f"queues in files need a folder that all executors mount, not {folder}; give at= such a folder, or "
+            f"queues in files need a folder of this machine, not {folder}; give at= such a folder, or "
             f'queues=hr.kafka_queues("host:9092")'
         )
     return Path(folder.removeprefix("file://"))
@@ -201,6 +204,7 @@ def _failure_in(text: str) -> dict[str, str] | None:
 
 def _body(setup: WorkerSetup) -> Any:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        setup.check_machine()
         context = TaskContext.get()
         if context is not None and context.attemptNumber():
             # An attempt of Spark's own would be a second worker of the same epoch.

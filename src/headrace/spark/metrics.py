@@ -54,12 +54,15 @@ class Metrics:
     `dedup`        how long the id of an event is remembered: an event of the group with the same id counts once;
                    None, the default, counts every event
 
-    For streams only:
+    For streams, and for metrics in a flow:
 
-    `state`        a folder that all workers reach (a path, or a URL that fsspec knows), for the state between batches
     `keep`         how long events stay longer than the longest window needs them, for late events and later metrics;
                    None keeps them for ever
     `keep_columns` columns to remember beside those that the metrics read, for later metrics
+
+    For streams only:
+
+    `state`        a folder that all workers reach (a path, or a URL that fsspec knows), for the state between batches
     `shards`       into how many parts the state is cut: the largest number of tasks that can share the work
     `versions`     how many batches back the query can be started from
     `backend`      "columnar" keeps the state of all groups in memory between batches, "rocksdb" only that of groups
@@ -116,8 +119,8 @@ class Metrics:
     def measure(self, df: DataFrame) -> DataFrame:
         """Every row and column of `df`, and one more column for each metric.
 
-        Rows whose time (or arrival) is null, or whose time is 36,500 years away, have null metrics and count nowhere;
-        `rejected` lists them.
+        Rows whose time (or arrival) is null, or whose time is more than 36,500 years from 1970, have null metrics and
+        count nowhere; `rejected` lists them.
         """
         plan = self._plan(df)
         columns = [column(name) for name in df.columns]
@@ -191,7 +194,7 @@ class Metrics:
         """Fill the state with the past, a batch DataFrame; a stream that starts with this state goes on from there.
 
         The stream may bring the end of that past again: an event whose arrival is not past the newest of its group
-        in `df` is answered as a duplicate and counts once. So needs an arrival column of numbers or times.
+        in `df` is answered as a duplicate and counts once. This needs an `arrival` column of numbers or times.
         """
         if df.isStreaming:
             raise DefinitionError("backfill takes a batch DataFrame: the past, not the stream")

@@ -79,12 +79,18 @@ def order_query(
 ) -> OrderedQuery:
     """Start a query whose rows reach the topic `to` in the order of their `sequence`, each once, whatever fails.
 
-    The streaming DataFrame has a column `value` and, if you like, `key` and `headers`, as for Spark's Kafka sink, and
-    its `sequence`: each row a number of its own, which rises from micro-batch to micro-batch. `to` has one partition,
-    and is read with `isolation.level=read_committed`; or it is a function that takes Arrow batches, at least once.
+    The streaming DataFrame has a column `value` and, if you like, `key` and `headers`, as for Spark's Kafka sink. Its
+    column `sequence` is a number of its own for each row, and rises from micro-batch to micro-batch.
 
-    With `trigger={"realTime": "5 seconds"}` a row leaves as soon as all offsets before it have. What stands behind an
-    offset that brings no row, for it was filtered away, waits for the query's next commit.
+    `to`           a topic that exists, with one partition, to be read with `isolation.level=read_committed`; or a
+                   function that takes Arrow batches, some of them again after a crash
+    `parallelism`  the partitions of the topic in between, and the tasks that write to it
+    `name`         under which it goes on after a restart; needed for a function, by default the name of the topic
+    `trigger`      as of Spark's `trigger`, `{"processingTime": "1 second"}`
+    `settings`     of librdkafka, and `options` of Spark's Kafka sink, for TLS and SASL
+
+    With `trigger={"realTime": "5 seconds"}` a row leaves as soon as the rows of all offsets before it have. If a row
+    was filtered away, the rows behind its offset wait for the query's next commit.
     """
     if name is None and callable(to):
         raise FlowError("order_query to a function needs a name, under which it goes on after a restart: name=...")

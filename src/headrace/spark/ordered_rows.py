@@ -14,8 +14,8 @@ def ordered(by: str | Sequence[str]) -> Callable[[DataFrame], DataFrame]:
     """For `df.transform`: whatever is written of it is written in this order, by one task.
 
     `df.orderBy` gives partitions that are in order, each and among them; but a sink such as a topic or a table gets
-    them from several tasks at a time. Rows with equal values are in any order: name more columns. Of a stream, use it
-    in `foreachBatch`; the order from micro-batch to micro-batch is that in which the source has its rows.
+    them from several tasks at a time. Rows with equal values come in any order: name more columns. A stream is refused:
+    use it in `foreachBatch`; from micro-batch to micro-batch the order is that in which the source has its rows.
     """
     names = [by] if isinstance(by, str) else list(by)
     if not names:

@@ -45,6 +45,17 @@ def slot_count(spark: SparkSession) -> int:
     return int(numbers.select(F.spark_partition_id().alias("p")).distinct().count())
 
 
+def free_slots(spark: SparkSession, what: str) -> int:
+    """Those that no flow of this process holds. Raises FlowError, naming `what` needs one, where there is none."""
+    slots = slot_count(spark)
+    with _lock:
+        holders = _holders(spark)
+    free = max(0, slots - sum(each.count for each in holders))
+    if not free:
+        raise FlowError(_held(slots, free, holders, what, 1))
+    return free
+
+
 @dataclass(frozen=True, eq=False)
 class Claim:
     """The slots of a flow, from before it starts until its last worker is gone."""
@@ -80,10 +91,14 @@ def claim(
                 f"flow {flow} runs already in this process, with its commits at {location}; stop it first, "
                 f"job.stop(), or start it at another place"
             )
-        holders = [each for each in _claims if each.shares_slots(spark)]
-        claimed = Claim(spark, flow, location, _workers(slot_count(spark), holders, flow, tasks, wanted, copies))
+        count = _workers(slot_count(spark), _holders(spark), flow, tasks, wanted, copies)
+        claimed = Claim(spark, flow, location, count)
         _claims.append(claimed)
         return claimed
+
+
+def _holders(spark: SparkSession) -> list[Claim]:
+    return [each for each in _claims if not is_stopped(each.spark) and each.shares_slots(spark)]
 
 
 def _workers(slots: int, holders: list[Claim], flow: str, tasks: int, wanted: int | None, copies: int) -> int:
@@ -102,16 +117,16 @@ def _workers(slots: int, holders: list[Claim], flow: str, tasks: int, wanted: in
     free = max(0, slots - sum(each.count for each in holders))
     needed = max(count, copies)
     if needed > free:
-        raise FlowError(_held(slots, free, holders, flow, needed))
+        raise FlowError(_held(slots, free, holders, f"flow {flow}", needed))
     return min(tasks, free) if wanted is None else count
 
 
-def _held(slots: int, free: int, holders: list[Claim], flow: str, needed: int) -> str:
+def _held(slots: int, free: int, holders: list[Claim], what: str, needed: int) -> str:
     who = ", ".join(f"flow {each.flow} holds {each.count}" for each in holders)
     largest = max(holders, key=lambda each: each.count)
     fewer = f"start flow {largest.flow} with workers=1" if largest.count > 1 else "start Spark with more cores"
     own = "a task slot" if needed == 1 else f"{needed} task slots"
     return (
-        f"flow {flow} needs {own} of its own, and of the {slots} of this session {free} are free: {who}; "
+        f"{what} needs {own} of its own, and of the {slots} of this session {free} are free: {who}; "
         f"{fewer}, or stop flow {largest.flow} first"
     )

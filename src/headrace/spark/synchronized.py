@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 from pyspark import BarrierTaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -21,9 +21,11 @@ from headrace.errors import ProgramError
 from headrace.spark.event_columns import PREFIX, EventColumns, events_in
 from headrace.spark.gang import Gang
 from headrace.spark.location import find_location
+from headrace.spark.meeting import roll_call
 from headrace.spark.placing import Known, Placing
+from headrace.spark.program_progress import ProgramProgress, read_program_progress
 from headrace.spark.schema import spark_struct
-from headrace.spark.slots import slot_count
+from headrace.spark.slots import free_slots
 from headrace.spark.synchronized_stream import ITAG, RANK, StreamingTask
 from headrace.state.places import place_of
 from headrace.synchronize.codec import Codec
@@ -45,6 +47,7 @@ from headrace.synchronize.tags import (
     tag_text,
     values_of,
 )
+from headrace.synchronize.versions import Versions
 
 _MOST_TAGS: Final = 1000
 
@@ -65,27 +68,38 @@ class Synchronized:
         if df.isStreaming:
             return self._stream(events)
         self._check_order()
+        slots = self._free(df)
         events = events.without_heartbeats()  # all has come anyway
         known = self._known(events)
         if not known:
             return df.sparkSession.createDataFrame([], self._outputs())
-        plan = self.plan(known, slot_count(df.sparkSession))
+        plan = self.plan(known, slots)
         return self._run(self._placed(events, known, plan), events.names, plan)
 
+    @property
+    def _all_streams(self) -> tuple[str, ...]:
+        return ("None",) if self.inputs.stream is None else self._streams
+
+    def progress(self, query: Any) -> ProgramProgress:
+        """How far each stream of a streaming query has come, and what its events wait for, as of its last batch."""
+        location, _ = find_location(SparkSession.active(), self._state)
+        versions = Versions(place_of(location), str(query.id), self.program.name, Codec(self.program))
+        return read_program_progress(versions, str(query.id), self._all_streams, self.inputs.time)
+
     def _stream(self, events: EventColumns) -> DataFrame:
-        streams = ("None",) if self.inputs.stream is None else self._streams
+        streams = self._all_streams
         if not streams:
             raise ProgramError(self.program.name, f"say streams=[...]: all values that {self.inputs.stream} can have")
         location, _ = find_location(events.df.sparkSession, self._state)
         place_of(location).check()
         known = self._said()
-        plan = self.plan(known, slot_count(events.df.sparkSession))
+        plan = self.plan(known, self._free(events.df))
         ranks = None
         if self.inputs.arrival is None:
             tags = tuple(each.tag for each in known if not isinstance(each.tag, Other))
             ranks = Ranks(tags, () if self.inputs.stream is None else self._streams)
         codec, secret = Codec(self.program), secrets.token_bytes(32)
-        task = StreamingTask(plan, self.inputs, codec, events.names, streams, location, secret, ranks)
+        task = StreamingTask(plan, self.inputs, codec, events.names, streams, location, secret, ranks, events.given)
         return self._gang(self._placed(events, known, plan), task.work, plan.tasks)
 
     def _check_order(self) -> None:
@@ -100,11 +114,11 @@ class Synchronized:
 
     def explain(self, df: DataFrame, form: Literal["tree", "mermaid"] = "tree") -> str:
         """The tree of workers that would run, with rates, as text or for Mermaid."""
-        events = events_in(df, self.inputs)
+        events, slots = events_in(df, self.inputs), self._free(df)
         known = self._said() if df.isStreaming else self._known(events.without_heartbeats())
         if not known:
             return f"program {self.program.name}: there are no events"
-        return explain(self.plan(known, slot_count(df.sparkSession)), form)
+        return explain(self.plan(known, slots), form)
 
     # -------------------------------------------------------------------- plan
 
@@ -116,11 +130,15 @@ class Synchronized:
 
     def plan(self, known: Sequence[Known], slots: int) -> Plan:
         leaves = self._parallelism if self._parallelism is not None else slots
-        # Spark refuses a barrier stage that is wider, after a wait, and stops the whole session with it.
+        # Spark refuses a barrier stage that is wider than all slots, after a wait, and stops the whole session with it.
         tasks = min(self._tasks or slots, slots, leaves)
         rates = [(each.tag, each.stream, each.rate) for each in known]
         space = tag_space(self.program, rates, leaves, is_cut=all(each.stream is None for each in known))
         return make_plan(space, self._optimizer(space, leaves), tasks)
+
+    def _free(self, df: DataFrame) -> int:
+        # A barrier stage that is wider than what flows have left would wait for them, and say nothing.
+        return free_slots(df.sparkSession, f"program {self.program.name}")
 
     def _known(self, events: EventColumns) -> list[Known]:
         """What there is, counted if nothing was said."""
@@ -209,8 +227,7 @@ class Synchronized:
 def _work(
     plan: Plan, inputs: Inputs, codec: Codec, names: list[str], secret: bytes, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    context = BarrierTaskContext.get()
-    gang = Gang(context.partitionId(), plan.tasks, secret, context.allGather)
+    gang = Gang(roll_call(BarrierTaskContext.get(), plan.tasks, secret))
     program = plan.space.program
 
     def events() -> Iterator[Events]:
@@ -246,8 +263,9 @@ def synchronize(
     `tag`          the column, or columns, that `depends` is about
     `stream`       a column that says which source an event came from; without it, events whose order among themselves
                    does not matter are shared out
-    `parallelism`  how many leaves the tree of workers has at most; as many as there are task slots, unless said
-    `tasks`        how many Spark tasks share the workers, all at the same time; as many as there are slots at most
+    `parallelism`  how many leaves the tree of workers has at most; unless said, as many as there are task slots that
+                   no flow of this process holds
+    `tasks`        how many Spark tasks share the workers, all at the same time; at most as many as there are such slots
     `rates`        how often each tag comes, in any unit; counted in the data unless said
     `optimizer`    "by_rate", "balanced", "sequential", or a function that makes the tree
 

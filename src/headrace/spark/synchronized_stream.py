@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +17,8 @@ from pyspark import BarrierTaskContext
 from headrace.errors import ProgramError, StateError
 from headrace.model.failures import shown
 from headrace.spark.gang import Gang
+from headrace.spark.meeting import roll_call
+from headrace.spark.waited import as_now
 from headrace.state.places import place_of
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.gang_task import GangTask
@@ -22,10 +26,12 @@ from headrace.synchronize.inputs import Inputs, ticks_of
 from headrace.synchronize.mailbox import Events
 from headrace.synchronize.plan import Plan
 from headrace.synchronize.ranks import Ranks, stream_text
+from headrace.synchronize.tags import Ints
 from headrace.synchronize.versions import Version, Versions, below, check_rising, newest_of
 
 ITAG: Final = "__headrace_tag"
 RANK: Final = "__headrace_rank"
+_RUN: Final = re.compile(r"\brunId = ([0-9a-f-]{36})")
 FAR: Final = -(1 << 63)
 """A stream of which nothing has come."""
 
@@ -44,6 +50,8 @@ class StreamingTask:
     secret: bytes
     ranks: Ranks | None = None
     """Where events of one time are not in the order of their arrival."""
+    given: pa.Schema | None = None
+    """The columns of events, as Spark gives them; events that have waited may have had others."""
 
     def work(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = BarrierTaskContext.get()
@@ -51,25 +59,20 @@ class StreamingTask:
         if batch is None or query is None:
             raise StateError("a streaming program ran outside of a streaming query")
         program = self.plan.space.program
-        versions = Versions(place_of(self.location), query, program.name, self.codec)
+        run = self._run(context.getLocalProperty("spark.job.description"))
+        versions = Versions(place_of(self.location), query, program.name, self.codec, run)
         before = versions.load(int(batch), program.init())
         parts = [part for part in batches if part.num_rows]
         names = [*self.names, ITAG, RANK]
         rows = pa.Table.from_batches(parts).rename_columns(names) if parts else pa.table({})
-        newest, heard = self._newest(rows, before), [before.newest]
-
-        def meet(place: str) -> list[str]:
-            """Where all are, and how far streams have come for each of them."""
-            said = [json.loads(text) for text in context.allGather(json.dumps([place, newest]))]
-            heard.extend(found for _, found in said)
-            return [place for place, _ in said]
-
-        gang = Gang(context.partitionId(), self.plan.tasks, self.secret, meet)
+        newest = json.dumps(self._newest(rows, before)).encode()
+        gang = Gang(roll_call(context, self.plan.tasks, self.secret), newest)
         try:
-            reached = {name: max(each.get(name, FAR) for each in (newest, *heard)) for name in self.streams}
-            ready, waiting = self._split(rows, before, min(reached.values()), gang.task)
+            heard = [before.newest, *map(json.loads, gang.words)]
+            reached = {name: max(each.get(name, FAR) for each in heard) for name in self.streams}
             task = GangTask(self.plan, gang, self.codec, pa.schema([(name, pa.null()) for name in self.names]))
             try:
+                ready, waiting = self._split(rows, before, min(reached.values()), gang.task)
                 yield from task.run_stretch(before.state, ready)
             except Exception as error:
                 task.fail(error)
@@ -78,13 +81,18 @@ class StreamingTask:
         finally:
             gang.close()
 
+    def _run(self, description: str | None) -> tuple[str, str] | None:
+        """Which start of the query this is, as Spark describes its jobs, and for which of its inputs."""
+        found = _RUN.search(description or "")
+        return None if found is None else (found[1], hashlib.sha256(self.secret).hexdigest()[:16])
+
     def _newest(self, rows: pa.Table, before: Version) -> dict[str, int]:
         if not rows.num_rows:
             return {}
         program = self.plan.space.program.name
         times = ticks_of(rows.column(self.inputs.time).combine_chunks(), program, self.inputs.time)
         streams, is_beat = self._streams_of(rows), rows.column(self.inputs.tag[0]).is_null().to_numpy()
-        check_rising(program, times, is_beat, streams, before.newest)
+        check_rising(program, times, is_beat, streams, before.newest, rows.column(self.inputs.time).type)
         return newest_of(times, is_beat, streams)
 
     def _split(self, rows: pa.Table, before: Version, until: int, task: int) -> tuple[Events, pa.Table]:
@@ -93,7 +101,9 @@ class StreamingTask:
         owner = np.array([self.plan.members[member].task for member in self.plan.owner], np.int64)
         parts = [rows] if rows.num_rows else []
         for table in before.waiting:
-            # As the plan is now: it may have had other tasks then.
+            # As the events and the plan are now: they may have had other columns then, and it other tasks.
+            if self.given is not None:
+                table = as_now(table, self.given, inputs)
             times = ticks_of(table.column(inputs.time).combine_chunks(), program.name, inputs.time)
             tags = space.numbers_of([table.column(name).combine_chunks() for name in inputs.tag], None, times)
             at = table.schema.get_field_index(ITAG)
@@ -105,20 +115,22 @@ class StreamingTask:
         whole = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         whole = whole.filter(pc.is_valid(whole.column(inputs.tag[0])))
         times = ticks_of(whole.column(inputs.time).combine_chunks(), program.name, inputs.time)
+        ranks = ticks_of(whole.column(RANK).combine_chunks(), program.name, inputs.arrival or RANK)
         is_ready = below(times, until)
         waiting, ready = whole.filter(pa.array(~is_ready)), whole.filter(pa.array(is_ready))
-        return self._ordered(ready, times[is_ready]), waiting
+        return self._ordered(ready, times[is_ready], ranks[is_ready]), waiting
 
     def _ranked(self, table: pa.Table) -> pa.Table:
         """Events that have waited, in the order that they have among those of now."""
         if self.ranks is None:
-            return table
-        streams = None if self.inputs.stream is None else self._streams_of(table)
-        ranks = self.ranks.of_rows([table.column(name).combine_chunks() for name in self.inputs.tag], streams)
+            arrival = str(self.inputs.arrival)
+            ranks = ticks_of(table.column(arrival).combine_chunks(), self.plan.space.program.name, arrival)
+        else:
+            streams = None if self.inputs.stream is None else self._streams_of(table)
+            ranks = self.ranks.of_rows([table.column(name).combine_chunks() for name in self.inputs.tag], streams)
         return table.set_column(table.schema.get_field_index(RANK), RANK, pa.array(ranks, pa.int64()))
 
-    def _ordered(self, rows: pa.Table, times: Any) -> Events:
-        ranks = rows.column(RANK).to_numpy()
+    def _ordered(self, rows: pa.Table, times: Ints, ranks: Ints) -> Events:
         order = np.lexsort((ranks, times))
         same = (np.diff(times[order]) == 0) & (np.diff(ranks[order]) == 0)
         if same.any():

@@ -289,6 +289,8 @@ def _broken(
 def _notes(bench: Bench) -> Iterator[str]:
     """What a person should know of a check that found nothing."""
     sample, program = bench.sample, bench.program
+    if sample.heartbeats:
+        yield f"rows without a tag are heartbeats: {sample.heartbeats} left out"
     if not sample.pairs:
         yield "it has no fork and no join, so it runs sequentially"
     for pair in sample.pairs:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headrace.model.failures import shown
+
 DRIFT: Final = 1e-9
 """Floats that differ by less, relative to their size, differ by rounding."""
 _MOST: Final = 200
@@ -98,7 +100,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_nan(value: Any) -> bool:
-    return isinstance(value, float | np.floating | Decimal) and math.isnan(value)
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return isinstance(value, float | np.floating) and math.isnan(value)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -154,5 +160,5 @@ def _plain(one: Any, other: Any, at: str) -> Difference:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= _MOST else f"{text[:_MOST]}…"

@@ -61,6 +61,7 @@ class GangTask:
         for part in events:
             if not len(part):
                 continue
+            self._check_last(part)
             self._tree.push(0, part)
             self._have_read(part.key(len(part) - 1), len(part))
             yield from self._work()
@@ -89,6 +90,7 @@ class GangTask:
         if 0 in self._tree.nodes:
             self._tree.start(self.state)
             self._tree.close()
+        self._check_last(events)
         self._tree.push(0, events)
         self._tree.complete(0, LAST)
         yield from self._work()
@@ -105,6 +107,15 @@ class GangTask:
         for other in range(self._gang.size):
             if other != self._gang.task:
                 self._gang.say(other, _FAILED + str(error).encode())
+
+    def _check_last(self, events: Events) -> None:
+        """Raises ProgramError for an event that is where all events have come: it would wait for ever."""
+        if len(events) and events.key(len(events) - 1) == LAST:
+            raise ProgramError(
+                self._plan.space.program.name,
+                f"an event has the time {LAST[0]} and the arrival {LAST[1]}, the largest that there are, and nothing "
+                f"can be behind it; give it a smaller arrival",
+            )
 
     @property
     def has_root(self) -> bool:

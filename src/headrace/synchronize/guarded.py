@@ -173,7 +173,8 @@ class Calls:
             raise Breach("plain state", [("but", problem)]) from None
         found = next(differences(state, back), None)
         if found is not None:
-            raise Breach("plain state", [("sent", shown(state)), ("received", shown(back)), ("differ", str(found))])
+            lines = [("sent", shown(state)), ("received", shown(back)), ("differ", str(found))]
+            raise Breach("plain state", [*lines, *_no_equal(found)])
 
     def _expect_order(self, arguments: tuple[Any, Any], given: Rows, told: str) -> None:
         """In a flow a worker that starts again must give the same rows in the same order."""
@@ -203,12 +204,14 @@ class Calls:
         for name, was, now in zip(names, before, arguments, strict=True):
             found = next(differences(was, now), None) if name else None
             if found is not None:
+                _check_equals_itself(now)
                 lines = [*asked, ("before", shown(was)), ("after", shown(now))]
                 raise Breach("purity", [*lines, ("but", f"{method} changed {name} that it was given")])
         for program, when in ((self._program, "again"), (self.bench.veteran, "later")):
             other = self._result(program, method, shape, arguments, told)
             found = _first_difference(shape, result, other)
             if found is not None:
+                _check_equals_itself(result[0] if shape in ("update", "batch") else result)
                 lines = [*asked, ("once", _told(shape, result)), (when, _told(shape, other))]
                 raise Breach("hidden state", [*lines, ("but", f"{method} was given the same both times")])
         if len(self.bench.made) < MOST_MADE_AGAIN:
@@ -246,6 +249,21 @@ class Calls:
             failure = stage_failed(f"{program.name}.{method}", error, record)
             failure.__cause__ = error
             raise Breach("raises", failure=failure) from error
+
+
+def _check_equals_itself(state: Any) -> None:
+    """Raises Breach for one that does not equal a copy of it: nothing follows from a difference then."""
+    found = next(differences(state, _copy(state)), None)
+    if found is not None:
+        lines = [("state", shown(state)), ("but", f"a copy of it does not equal it: {found}")]
+        raise Breach("plain state", [*lines, *_no_equal(found)])
+
+
+def _no_equal(found: Difference) -> list[Line]:
+    """What looks the same and is not."""
+    if found.one != found.other and "nan" not in f"{found.one} {found.other} {found.at}".lower():
+        return []
+    return [("but", "it does not equal itself: NaN, in a set or as a key, is like that; use None, or a text")]
 
 
 def _copy(value: Any) -> Any:

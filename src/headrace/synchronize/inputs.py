@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,18 @@ def inputs_of(
         if not is_there:
             raise ProgramError(program.name, f"it has no {name}; see hr.Program")
     return Inputs(program.name, found_time, columns, stream, arrival)
+
+
+def time_text(ticks: int, type: pa.DataType) -> str:
+    """A time for people, as its column has it."""
+    try:
+        if pa.types.is_date(type):
+            return str(dt.date(1970, 1, 1) + dt.timedelta(days=ticks))
+        if pa.types.is_timestamp(type):
+            return f"{dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=ticks):%Y-%m-%d %H:%M:%S.%f}"
+    except OverflowError:
+        pass  # none that a calendar has
+    return str(ticks)
 
 
 def ticks_of(column: pa.Array, program: str, name: str) -> Ints:

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 from typing import Any, Final
 
 import numpy as np
 
+from headrace.errors import ProgramError
 from headrace.synchronize.mailbox import FIRST, LAST, ByDependence, Events, Key, merged
 from headrace.synchronize.plan import Member, Plan
 from headrace.synchronize.running import Running
@@ -91,6 +93,8 @@ class TreeNode:
         self.is_closing = False
         self.is_closed = False
         self._told_to_close = False
+        self._answered: tuple[Key, list[int]] = (FIRST, [])
+        """The key of the last request that was answered, and the tags of all with that key."""
         self.out: list[Message] = []
         if member.children is not None:
             self._sides = [plan.space.covers(plan.subtrees[child]) for child in member.children]
@@ -148,9 +152,10 @@ class TreeNode:
             ready = self.lanes.release(limits)
             # One call for all columns; to put them together costs more than a second loop over rows.
             for part in [merged(ready, is_ordered=False)] if ready and self._running.is_columnar else ready:
+                self._check_answered(part)
                 self.state = self._running.run(self.state, part.batch)
             if self.requests and self._may_answer(*self.requests[0]):
-                self.requests.popleft()
+                self._note_answered(*self.requests.popleft())
                 self._send_up(self.state)
                 self.state, self.has_state = None, False
             elif not ready:
@@ -204,6 +209,7 @@ class TreeNode:
             found += [Item(part.key(row), part.slice(row, row + 1), int(part.tags[row])) for row in range(len(part))]
         if ready:
             found.sort(key=lambda item: item.key)
+            self._check_ties(found)
         self.told = max(self.told, limit)
         self.items.extend(found)
         self._send_down(found, self._passed(limit))
@@ -232,6 +238,42 @@ class TreeNode:
 
     def _ask(self, children: tuple[int, int], item: Item) -> None:
         self.out += [Message(child, REQUEST, item.key, item.tag) for child in children]
+
+    # -------------------------------------------------------------------- ties
+
+    def _check_ties(self, items: list[Item]) -> None:
+        """Raises ProgramError where an event and a request that depend on each other have one key: any order would do
+        here, and another one in another tree."""
+        if len({item.key for item in items}) == len(items):
+            return
+        for key, tied in groupby(items, key=lambda item: item.key):
+            same = list(tied)
+            own, above = ([i.tag for i in same if (i.events is None) is asked] for asked in (False, True))
+            self._check_tie(key, own, above)
+
+    def _note_answered(self, key: Key, tag: int) -> None:
+        last, tags = self._answered
+        self._answered = (key, [*tags, tag] if key == last else [tag])
+
+    def _check_answered(self, events: Events) -> None:
+        """As `_check_ties`, of events that leave behind a request."""
+        key, tags = self._answered
+        if events.key(0) == key:
+            time, rank = key
+            tied = events.tags[(events.times == time) & (events.ranks == rank)]
+            self._check_tie(key, tied.tolist(), tags)
+
+    def _check_tie(self, key: Key, own: list[int], above: list[int]) -> None:
+        space, entries = self._plan.space, self._plan.entries
+        for one, other in product(own, above):
+            if space.dependence[one, other]:
+                names = " and ".join(str(replace(entries[tag], parts=1)) for tag in (one, other))
+                fix = "give them an arrival that tells them apart, such as row_number() over the order you want"
+                raise ProgramError(
+                    space.program.name,
+                    f"events of {names} depend on each other, and have the same time, {key[0]}, and the same "
+                    f"arrival, {key[1]}; {fix}",
+                )
 
     # ------------------------------------------------------------------- close
 

@@ -101,7 +101,14 @@ class Program(ABC):
         """What each kind depends on, where that is given as a table."""
         found = getattr(self, "depends", None)
         if not isinstance(found, Mapping):
+            if found is not None and not callable(found):
+                problem = f"depends is {found!r}; give a function of two tags, or a table"
+                raise ProgramError(self.name, f"{problem}, such as {{'close': ('close', 'sale')}}")
             return None
+        for kind, others in found.items():
+            if not isinstance(others, Iterable):
+                said = f"depends has {kind!r}: {others!r}; a table has for each kind a list of those it depends on"
+                raise ProgramError(self.name, f"{said}, such as {{'close': ('close', 'sale')}}")
         return {kind: (others,) if isinstance(others, str) else tuple(others) for kind, others in found.items()}
 
     @property

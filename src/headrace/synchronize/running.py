@@ -84,10 +84,12 @@ class Running:
 
     def fork(self, method: str, state: Any, left: Any, right: Any) -> tuple[Any, Any]:
         try:
-            one, two = getattr(self.program, method)(state, left, right)
+            found = getattr(self.program, method)(state, left, right)
         except RAISED as error:
             raise stage_failed(f"{self.program.name}.{method}", error, shown(state)) from error
-        return one, two
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise ProgramError(self.program.name, f"{method} must give (left, right), a pair, and gave {shown(found)}")
+        return found[0], found[1]
 
     def join(self, method: str, left: Any, right: Any) -> Any:
         try:

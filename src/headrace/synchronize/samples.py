@@ -55,6 +55,12 @@ class Sample:
     def __init__(self, program: Program, table: pa.Table, tag: tuple[str, ...], rng: Random, time: str | None = None):
         """Raises ProgramError where the events do not fit. `time`: runs have their events in the order of it."""
         self.program, self.pairs = program, pairs_of(program)
+        rows = table.num_rows
+        table = table.filter(_column(program, table, tag[0]).is_valid())
+        self.heartbeats = rows - table.num_rows
+        """Rows without a tag, which no run gives to the program."""
+        if not table.num_rows:
+            raise ProgramError(program.name, f"there are no events to try it with: no row has a {tag[0]}")
         self.is_typed = any(pair.whole is not None for pair in self.pairs)
         self.all_tags, chosen, always = _chosen(program, table, tag, rng)
         self.tags = list(dict.fromkeys(self.all_tags[number] for number in chosen.values()))

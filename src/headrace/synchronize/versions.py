@@ -17,10 +17,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import OrderBroken, StateDamaged, StateMismatch
+from headrace.errors import OrderBroken, StateDamaged, StateError, StateMismatch
 from headrace.state.places import Place
 from headrace.state.sealed import seal, unseal
 from headrace.synchronize.codec import Codec
+from headrace.synchronize.inputs import time_text
 
 _LENGTH: Final = struct.Struct("<I")
 _KEPT: Final = 10
@@ -42,34 +43,66 @@ class Version:
 class Versions:
     """Of one program in one query: `QUERY/synchronize-PROGRAM/BATCH/TASK-of-TASKS`."""
 
-    def __init__(self, place: Place, query: str, program: str, codec: Codec):
-        self._place, self._codec = place, codec
+    def __init__(self, place: Place, query: str, program: str, codec: Codec, run: tuple[str, str] | None = None):
+        """`run`: which start of the query this is, and for which of its inputs."""
+        self._place, self._program, self._codec, self._run = place, program, codec, run
         self._folder = f"{query}/synchronize-{program}"
 
     def load(self, batch: int, first: Any) -> Version:
         """What a batch starts from. Raises StateDamaged where it is not all there."""
         if batch == 0:
             return Version(first)
-        folder = f"{self._folder}/{batch - 1:012d}"
-        names = set(self._place.files(folder))
-        tasks = {int(name.rsplit("-of-", 1)[1]) for name in names if _NAME.fullmatch(name)}
-        # A batch that ran twice, with other tasks, left the same twice: all must take the same of the two.
-        whole = sorted(n for n in tasks if all(f"{task}-of-{n}" in names for task in range(n)))
-        if not whole:
+        paths = self._parts(batch - 1)
+        if not paths:
             self._check_name(batch)
-            raise StateDamaged(self._place.path_of(folder), f"the state after batch {batch - 1} is not all there")
+            folder = self._place.path_of(self._folder_of(batch - 1))
+            raise StateDamaged(folder, f"the state after batch {batch - 1} is not all there")
         found = Version(None)
         has_state = False
-        for task in range(whole[0]):
-            path = f"{folder}/{task}-of-{whole[0]}"
+        for path in paths:
             header, waiting = self._read(path)
+            self._check_run(header)
             found.newest.update(header["newest"])
             found.waiting += [waiting] if waiting is not None else []
             if header["state"] is not None:
                 found.state, has_state = self._codec.loads(header["state"].encode()), True
         if not has_state:
-            raise StateMismatch(f"{self._place.path_of(folder)}: no task has the state of the program")
+            raise StateMismatch(f"{self._place.path_of(self._folder_of(batch - 1))}: no task has the program's state")
         return found
+
+    def last(self) -> int:
+        """The last batch after which all is there; -1 where there is none."""
+        return next((batch for batch in reversed(self._batches()) if self._parts(batch)), -1)
+
+    def oldest(self) -> int:
+        """The first batch that is kept; -1 where there is none."""
+        return next(iter(self._batches()), -1)
+
+    def since(self, batch: int, newest: Mapping[str, int]) -> dict[str, int]:
+        """For each stream the batch since which it has been where it is, as far as batches are kept."""
+        found = dict.fromkeys(newest, batch)
+        left = set(newest)
+        for earlier in (each for each in reversed(self._batches()) if each < batch and left):
+            was = dict[str, int]()
+            for path in self._parts(earlier):
+                was.update(self._read(path)[0]["newest"])
+            left = {name for name in left if was.get(name) == newest[name]}
+            found |= dict.fromkeys(left, earlier)
+        return found
+
+    def _batches(self) -> list[int]:
+        return sorted(int(name) for name in self._place.folders(self._folder) if name.isdigit())
+
+    def _folder_of(self, batch: int) -> str:
+        return f"{self._folder}/{batch:012d}"
+
+    def _parts(self, batch: int) -> list[str]:
+        """The files of a batch, one of each task; none where one is missing."""
+        names = set(self._place.files(self._folder_of(batch)))
+        tasks = {int(name.rsplit("-of-", 1)[1]) for name in names if _NAME.fullmatch(name)}
+        # Where a batch that ran twice, with other tasks, has left two, all must take the same of the two.
+        whole = sorted(n for n in tasks if all(f"{task}-of-{n}" in names for task in range(n)))
+        return [f"{self._folder_of(batch)}/{task}-of-{whole[0]}" for task in range(whole[0])] if whole else []
 
     def _check_name(self, batch: int) -> None:
         """Raises StateMismatch where the query has the state of a program of another name."""
@@ -79,6 +112,16 @@ class Versions:
             raise StateMismatch(
                 f"{self._place.path_of(query)}: before batch {batch} the query ran {', '.join(others)}, not {own}; a "
                 f"program keeps its name, or starts anew with another checkpoint"
+            )
+
+    def _check_run(self, header: Mapping[str, Any]) -> None:
+        """Raises StateError for what another input of this query has left: each would go on from the other's state."""
+        run, one = self._run or (None, None)
+        was, other = header.get("run") or (None, None)
+        if run is not None and run == was and one != other:
+            raise StateError(
+                f"{self._place.path_of(self._folder)}: {self._program} runs more than once in one query, and all of "
+                f"them would keep their state here; give each a state= of its own, or put the inputs together before"
             )
 
     def _read(self, path: str) -> tuple[dict[str, Any], pa.Table | None]:
@@ -93,21 +136,36 @@ class Versions:
         waiting: pa.Table,
     ) -> None:  # fmt: skip
         """What one task has to say of the version after a batch."""
-        values = {"newest": dict(newest), "state": self._codec.dumps(state).decode() if has_state else None}
+        values: dict[str, Any] = {
+            "newest": dict(newest),
+            "state": self._codec.dumps(state).decode() if has_state else None,
+        }
+        if self._run is not None:
+            values["run"] = self._run
         header = json.dumps(values).encode()
         sink = pa.BufferOutputStream()
         if waiting.num_rows:
             with pa.ipc.new_stream(sink, waiting.schema) as writer:
                 writer.write_table(waiting)
         content = _LENGTH.pack(len(header)) + header + sink.getvalue().to_pybytes()
-        self._place.write(f"{self._folder}/{batch:012d}/{task}-of-{tasks}", seal(content))
+        for path in self._parts(batch) if task == 0 else ():
+            self._check_run(self._read(path)[0])
+        self._place.write(f"{self._folder_of(batch)}/{task}-of-{tasks}", seal(content))
         if task == 0:
+            self._forget_others(batch, tasks)
             self._collect(batch)
 
+    def _forget_others(self, batch: int, tasks: int) -> None:
+        """What other tasks left of a batch that did not end: the program, or its streams, may have changed since."""
+        folder = self._folder_of(batch)
+        for name in self._place.files(folder):
+            if _NAME.fullmatch(name) and not name.endswith(f"-of-{tasks}"):
+                self._place.delete(f"{folder}/{name}")
+
     def _collect(self, batch: int) -> None:
-        for name in self._place.folders(self._folder):
-            if name.isdigit() and int(name) < batch - _KEPT:
-                self._place.delete_folder(f"{self._folder}/{name}")
+        for earlier in self._batches():
+            if earlier < batch - _KEPT:
+                self._place.delete_folder(self._folder_of(earlier))
 
 
 # ------------------------------------------------------------------------ times
@@ -134,10 +192,11 @@ def below(times: np.ndarray[Any, Any], time: int) -> np.ndarray[Any, np.dtype[np
 
 
 def check_rising(
-    program: str, times: np.ndarray[Any, Any], is_beat: Any, streams: Sequence[Any], newest: Mapping[str, int]
-) -> None:
+    program: str, times: np.ndarray[Any, Any], is_beat: Any, streams: Sequence[Any], newest: Mapping[str, int],
+    type: pa.DataType,
+) -> None:  # fmt: skip
     """Raises OrderBroken for an event that is older than its stream was after the batch before. A heartbeat that is
-    says nothing new."""
+    says nothing new. `type` is that of the column of times."""
     names = _names(streams)
     is_late = np.zeros(len(times), np.bool_)
     for name in dict.fromkeys(names.tolist()):
@@ -146,9 +205,10 @@ def check_rising(
     if len(late):
         at = int(late[0])
         where = "the stream" if streams[at] is None else f"stream {streams[at]}"
+        time, before = time_text(int(times[at]), type), time_text(newest[names[at]], type)
         raise OrderBroken(
             f"program {program}, {where}",
-            f"an event of time {int(times[at])} comes when all before {newest[names[at]]} had come in an earlier batch",
+            f"an event of time {time} comes when all before {before} had come in an earlier batch",
         )
 
 

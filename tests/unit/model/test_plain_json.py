@@ -8,10 +8,12 @@ import math
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,25 +111,54 @@ def test_dicts_that_look_like_ours(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    "value",
     [
-        (np.int64(5), 5),
-        (np.uint64(2**64 - 1), 2**64 - 1),
-        (np.float64(0.1), 0.1),
-        (np.float32(0.5), 0.5),
-        (np.bool_(True), True),
-        (np.str_("a"), "a"),
-        (np.bytes_(b"a"), b"a"),
-        (np.datetime64("2020-01-01T01:02:03.000004", "us"), dt.datetime(2020, 1, 1, 1, 2, 3, 4)),
-        (np.timedelta64(5, "us"), dt.timedelta(microseconds=5)),
+        *(kind(5) for kind in (np.int8, np.uint8, np.int16, np.uint32, np.int64, np.float16, np.float32, np.float64)),
+        np.uint64(2**64 - 1),
+        np.float32(0.1),
+        np.float64("-inf"),
+        np.longdouble("0.1"),
+        np.complex128(1 - 2j),
+        np.bool_(True),
+        np.str_("a"),
+        np.str_(""),
+        np.bytes_(b"a\x00"),
+        np.datetime64("2020-01-01T01:02:03.000004", "us"),
+        np.datetime64("2020-01-01", "D"),
+        np.datetime64("2262-01-01", "ns"),
+        np.timedelta64(5, "us"),
     ],
-    ids=repr,
+    ids=lambda value: f"{type(value).__name__}({value})",
 )
-def test_scalars_of_numpy_come_back_as_those_of_python(value: Any, expected: Any) -> None:
-    for wrapped, want in (([value], [expected]), ({"a": value}, {"a": expected}), ({value: 1}, {expected: 1})):
+def test_numbers_of_numpy_come_back_as_they_are(value: Any) -> None:
+    """Where a number of Python goes on, one of NumPy may overflow, or round."""
+    for wrapped in (value, [value], {"a": value}, {value: 1}, [value] * 40, {(at, value): value for at in range(40)}):
         again = loads(dumps(wrapped, "it"))
-        assert again == want
-        assert _typed(again) == _typed(want)
+        assert again == wrapped
+        assert _typed(again) == _typed(wrapped)
+    mixed = [value, np.int8(1), 1, np.datetime64("2020", "Y")] * 10
+    assert _typed(loads(dumps(mixed, "it"))) == _typed(mixed)
+
+
+def test_what_is_no_time_is_none_of_those_of_numpy() -> None:
+    assert np.isnat(loads(dumps(np.datetime64("NaT", "ns"), "it")))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pd.Timestamp("3000-01-01").as_unit("s"),
+        pd.Timestamp("2024-10-27 00:30", tz="UTC").tz_convert("Europe/Berlin"),
+        pd.Timestamp("2024-10-27 01:30:00.000000001", tz="UTC").tz_convert("Europe/Berlin"),
+        pd.Timedelta(np.timedelta64(10**12, "s")),
+        pd.Timedelta(5, unit="ns"),
+    ],
+    ids=str,
+)
+def test_times_of_pandas(value: Any) -> None:
+    again = loads(dumps(value, "it"))
+    assert again == value
+    assert (again.unit, repr(again)) == (value.unit, repr(value))
 
 
 class _Own:
@@ -145,7 +176,7 @@ class _Own:
         dt.UTC,
         len,
         iter([]),
-        np.complex128(1),
+        np.void(b"a"),
     ],
     ids=lambda v: type(v).__name__,
 )
@@ -219,7 +250,7 @@ def test_a_moment_in_a_named_zone_is_the_same_moment() -> None:
     assert loads(dumps(value, "it")) == value
 
 
-@pytest.mark.parametrize("kind", ["circular", "deep", "long", "longdouble"])
+@pytest.mark.parametrize("kind", ["circular", "deep", "long"])
 def test_what_json_cannot_hold_is_refused(kind: str) -> None:
     value: Any = []
     if kind == "circular":
@@ -228,7 +259,7 @@ def test_what_json_cannot_hold_is_refused(kind: str) -> None:
         for _ in range(5000):
             value = [value]
     else:
-        value = 10**5000 if kind == "long" else np.longdouble(1)
+        value = 10**5000
     with pytest.raises(FlowError, match="it cannot be kept"):
         dumps(value, "it")
 
@@ -256,6 +287,33 @@ def test_types_that_the_reader_knows(value: Any) -> None:
     again = loads(dumps(value, "it", _TYPES), _TYPES)
     assert again == value
     assert repr(again) == repr(value)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    n: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "twice", 2 * self.n)
+
+
+@dataclass
+class Cached:
+    n: int
+
+    @cached_property
+    def twice(self) -> int:
+        return 2 * self.n
+
+
+@pytest.mark.parametrize("many", [1, 40])
+def test_what_a_record_has_besides_its_fields_is_not_lost_in_silence(many: int) -> None:
+    with pytest.raises(FlowError, match="a Doubled has twice, which is none of its fields and would be lost"):
+        dumps([Doubled(3)] * many, "it", {"Doubled": Doubled})
+    made = Cached(3)
+    assert made.twice == 6
+    again = loads(dumps([made] * many, "it", {"Cached": Cached}), {"Cached": Cached})
+    assert [each.twice for each in again] == [6] * many
 
 
 def test_a_type_that_the_reader_does_not_know() -> None:

@@ -5,49 +5,19 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from tests.unit.spark.rolls import roll
 
 from headrace.errors import EnvironmentProblem
-from headrace.spark import gang as module
 from headrace.spark.gang import Gang
 from headrace.spark.lines import Lines, Said
 
-_HERE = "127.0.0.1"
-_SECRET = b"s" * 32
 _LONG_S = 20.0
-
-
-class _Meeting:
-    """Where members say their places, as `BarrierTaskContext.allGather` does."""
-
-    def __init__(self, size: int, before_last: Callable[[list[str]], None] = lambda places: None):
-        """`before_last`: what happens before the last member calls the others."""
-        self._barrier = threading.Barrier(size, timeout=_LONG_S)
-        self.places = [""] * size
-        self._before_last = before_last
-
-    def of(self, task: int) -> Callable[[str], Sequence[str]]:
-        def meet(place: str) -> Sequence[str]:
-            self.places[task] = place
-            self._barrier.wait()
-            if task == len(self.places) - 1:
-                self._before_last(self.places)
-            return self.places
-
-        return meet
-
-
-def _started(size: int, meeting: _Meeting, secrets: dict[int, bytes] | None = None) -> list[Future[Gang]]:
-    pool = ThreadPoolExecutor(size)
-    known = secrets or {}
-    made = [pool.submit(Gang, t, size, known.get(t, _SECRET), meeting.of(t), _HERE) for t in range(size)]
-    pool.shutdown(wait=False)
-    return made
 
 
 @pytest.fixture
@@ -55,7 +25,7 @@ def gangs() -> Iterator[Callable[[int], list[Gang]]]:
     with ExitStack() as stack:
 
         def make(size: int) -> list[Gang]:
-            made = [each.result(_LONG_S) for each in _started(size, _Meeting(size))]
+            made = _together(*[lambda task=task: Gang(roll(task, size)) for task in range(size)])
             for gang in made:
                 stack.callback(gang.close)
             return made
@@ -88,10 +58,8 @@ def test_each_can_talk_to_every_other_one(gangs: Callable[[int], list[Gang]], si
 
 
 def test_one_alone_meets_nobody() -> None:
-    def meet(place: str) -> Sequence[str]:
-        raise AssertionError("nobody to meet")
-
-    gang = Gang(0, 1, _SECRET, meet)
+    gang = Gang(roll(0, 1), b"own")
+    assert gang.words == [b"own"]
     assert gang.hear(0) is None
     gang.leave()
 
@@ -212,74 +180,3 @@ def test_talking_to_one_that_is_gone(gangs: Callable[[int], list[Gang]]) -> None
         one.say(1, bytes(1 << 16))
     with pytest.raises(EnvironmentProblem, match="task 1 has gone away"):
         one.hear(_LONG_S)
-
-
-# -------------------------------------------------------------------- strangers
-
-
-def test_one_with_another_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MEET_S", 1.0)
-    one, two = _started(2, _Meeting(2), {1: b"t" * 32})
-    with pytest.raises(
-        EnvironmentProblem, match=r"task 1 cannot talk to task 0 at 127\.0\.0\.1:\d+ \(the line was clo"
-    ):
-        two.result(_LONG_S)
-    with pytest.raises(EnvironmentProblem, match="task 1 did not call within 1 s; workers must reach each other"):
-        one.result(_LONG_S)
-
-
-def test_one_that_answers_without_the_secret_is_not_believed() -> None:
-    """The place of task 0 was taken by somebody else, who takes the call and answers anything."""
-    with socket.create_server((_HERE, 0)) as listener:
-
-        def answer() -> None:
-            line, _ = listener.accept()
-            line.sendall(bytes(32))
-            module._read(line, module._HELLO.size)
-            line.sendall(bytes(32))
-
-        threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(EnvironmentProblem, match="is not task 0 of this run: it does not know its secret"):
-            Gang(1, 2, _SECRET, lambda place: [f"{_HERE} {listener.getsockname()[1]}", place], _HERE)
-
-
-def test_a_place_where_nobody_listens() -> None:
-    with socket.create_server((_HERE, 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(EnvironmentProblem, match=rf"task 1 cannot talk to task 0 at 127\.0\.0\.1:{port} \("):
-        Gang(1, 2, _SECRET, lambda place: [f"{_HERE} {port}", place], _HERE)
-
-
-def test_strangers_who_say_nothing_or_nonsense_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come first, more of them than there is patience for one after the other."""
-    monkeypatch.setattr(module, "_MEET_S", 10.0)
-    with ExitStack() as stack:
-
-        def disturb(places: list[str]) -> None:
-            port = int(places[0].rsplit(" ", 1)[1])
-            for number in range(12):
-                stranger = stack.enter_context(socket.create_connection((_HERE, port), timeout=_LONG_S))
-                if number % 3 == 1:
-                    stranger.sendall(bytes(module._HELLO.size))
-                elif number % 3 == 2:
-                    stranger.close()
-
-        made = [each.result(_LONG_S) for each in _started(2, _Meeting(2, disturb))]
-        for gang in made:
-            stack.callback(gang.close)
-        made[1].say(0, b"here")
-        assert _heard(made[0], 1) == [Said(1, b"here")]
-
-
-def test_a_proof_is_of_one_call_only() -> None:
-    """Neither of another task, nor of the other end, nor of another run."""
-    gang = Gang(0, 1, _SECRET, lambda place: [place])
-    nonce = bytes(32)
-    proofs = {
-        gang._proof(role, caller, answerer, nonce)
-        for role in (b"call", b"answer") for caller in (1, 2) for answerer in (0, 1)
-    }  # fmt: skip
-    assert len(proofs) == 8
-    assert gang._proof(b"call", 1, 0, nonce) != gang._proof(b"call", 1, 0, b"\1" * 32)
-    other = Gang(0, 1, b"t" * 32, lambda place: [place])
-    assert gang._proof(b"call", 1, 0, nonce) != other._proof(b"call", 1, 0, nonce)

@@ -321,6 +321,46 @@ class NotPlain(EventWindows):
         return (state + complex(event.value, 0), []) if event.kind == "value" else (0, [])
 
 
+@dataclass(frozen=True)
+class Twice:
+    n: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "twice", 2 * self.n)
+
+
+class KeepsMoreThanFields(EventWindows):
+    def init(self) -> Any:
+        return Twice(0)
+
+    def update(self, state: Any, event: Any) -> Any:
+        if event.kind == "value":
+            return Twice(state.n + event.value), []
+        return Twice(0), [(event.time, state.twice)]
+
+    def fork(self, state: Any, left: Any, right: Any) -> Any:
+        return (state, Twice(0)) if left("barrier") else (Twice(0), state)
+
+    def join(self, left: Any, right: Any) -> Any:
+        return Twice(left.n + right.n)
+
+
+class NaNIsAKey(EventWindows):
+    def init(self) -> Any:
+        return {}
+
+    def update(self, state: Any, event: Any) -> Any:
+        if event.kind == "value":
+            return {**state, float("nan"): event.value}, []
+        return {}, [(event.time, sum(state.values()))]
+
+    def fork(self, state: Any, left: Any, right: Any) -> Any:
+        return (state, {}) if left("barrier") else ({}, state)
+
+    def join(self, left: Any, right: Any) -> Any:
+        return left | right
+
+
 class WrongType(OrdersAndClicks):
     @join(Orders, Clicks, Both)
     def together(self, left: Any, right: Any) -> Any:

@@ -6,7 +6,6 @@ import sys
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,7 +13,6 @@ from headrace.errors import ProgramError, ProgramInconsistent, StageFailed
 from headrace.flow.synchronized import planned
 from headrace.synchronize.cases import judged
 from headrace.synchronize.check import check
-from headrace.synchronize.equality import differences, row_differences
 from headrace.synchronize.guarded import Bench, Calls
 from headrace.synchronize.inputs import Inputs
 from headrace.synchronize.program import Program
@@ -67,6 +65,8 @@ def test_good_programs_pass(program: type[Program]) -> None:
         (programs.IgnoresPredicates, "join-update", 2, "gives"),
         (programs.BatchDiffers, "batches", 3, "with update_batch:"),
         (programs.NotPlain, "plain state", 1, "a complex is not a plain value"),
+        (programs.KeepsMoreThanFields, "plain state", 0, "a Twice has twice, which is none of its fields"),
+        (programs.NaNIsAKey, "plain state", 1, "NaN, in a set or as a key, is like"),
         (programs.WrongType, "types", 0, "together gave a Orders, and not a Both"),
         (programs.DoesNotHandle, "types", 0, "handles(Both, show) is False"),
     ],
@@ -232,6 +232,31 @@ class _Alone(Program):
         return state + event.value, [(state,)]
 
 
+def test_heartbeats_are_no_events() -> None:
+    rows = [{"kind": "value", "value": 1, "time": 1}, {"kind": "barrier", "value": 0, "time": 2}]
+    beats = [{"kind": None, "value": None, "time": time} for time in (1, 2, 3)]
+    with_beats, without = (check(EventWindows, sample, tag="kind") for sample in ([*rows, *beats], rows))
+    assert with_beats.tried == without.tried
+    assert with_beats.notes == ("rows without a tag are heartbeats: 3 left out",)
+    with pytest.raises(ProgramError, match="there are no events to try it with: no row has a kind"):
+        check(EventWindows, beats, tag="kind")
+
+
+def test_dependence_that_is_neither_a_table_nor_a_function_is_refused() -> None:
+    listed = type("Listed", (EventWindows,), {"depends": [("barrier", "value")]})
+    with pytest.raises(
+        ProgramError, match=r"program Listed: depends is \[\(.*; give a function of two tags, or a table"
+    ):
+        check(listed, WINDOWED, tag="kind")
+
+
+@pytest.mark.parametrize("others", [None, 1])
+def test_a_table_without_lists_is_refused(others: Any) -> None:
+    unlisted = type("Unlisted", (EventWindows,), {"depends": {"barrier": others}})
+    with pytest.raises(ProgramError, match=r"program Unlisted: depends has 'barrier': .*; a table has for each kind a"):
+        check(unlisted, WINDOWED, tag="kind")
+
+
 def test_what_was_not_tried_is_noted() -> None:
     assert check(_Alone, [{"kind": "value", "value": 1}], tag="kind").notes == (
         "it has no fork and no join, so it runs sequentially",
@@ -325,34 +350,6 @@ def test_whole_runs_show_a_mistake_by_themselves(program: type[Program], breaks:
     cases = [draw_whole_run(rng, bench.sample, 4) for _ in range(100)]
     found = [judged(case, Calls(bench)) for case in cases if case is not None]
     assert {breach.rule for breach in found if breach is not None} == ({"whole runs"} if breaks else set())
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "difference"),
-    [
-        (float("nan"), float("nan"), None),
-        ({"a": [1.0, None]}, {"a": [1, None]}, None),
-        ({1: 2, 3: 4}, {3: 4, 1: 2}, None),
-        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), None),
-        ({1: 0}, {}, "at [1]: 0 and nothing"),
-        ((1, 2), [1, 2], "(1, 2) and [1, 2]"),
-        ({"a": (1, [2, 3])}, {"a": (1, [2, 4])}, "at ['a'][1][1]: 3 and 4"),
-        (np.array([1, 2]), np.array([1, 3]), "at [1]: 2 and 3"),
-        (programs.Orders(1, 2), programs.Orders(1, 3), "at .rate: 2 and 3"),
-        (0.1 + 0.2, 0.3, "0.30000000000000004 and 0.3"),
-    ],
-)
-def test_states_are_compared_by_value(one: Any, other: Any, difference: str | None) -> None:
-    found = list(differences(one, other))
-    assert [str(each) for each in found] == ([] if difference is None else [difference])
-    assert all(each.is_drift == isinstance(one, float) for each in found)
-
-
-def test_rows_are_compared_whatever_their_order() -> None:
-    assert not list(row_differences([(1, "a"), (2, "b")], [(2, "b"), (1, "a")]))
-    assert [str(each) for each in row_differences([(1,), (1,)], [(1,)])] == ["at the outputs: (1,) and no such row"]
-    assert [each.is_drift for each in row_differences([(0.3,), (1,)], [(1,), (0.1 + 0.2,)])] == [True]
-    assert not list(row_differences([(0.3,)], [(0.1 + 0.2,)], tolerance=1e-9))
 
 
 class _InTheOrderOfASet(Program):

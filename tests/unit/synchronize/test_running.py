@@ -133,6 +133,16 @@ def test_an_update_that_gives_no_pair(given: Any) -> None:
     assert "Event(time=1" in message
 
 
+@pytest.mark.parametrize("given", [7, None, (1, 2, 3)])
+def test_a_fork_that_gives_no_pair(given: Any) -> None:
+    class Lone(Rowwise):
+        def fork(self, state: Any, left: Any, right: Any) -> Any:
+            return given
+
+    with pytest.raises(ProgramError, match=r"fork must give \(left, right\), a pair, and gave"):
+        Running(Lone(), pa.schema([])).fork("fork", 0, None, None)
+
+
 def test_outputs_that_are_no_rows() -> None:
     class Number(Rowwise):
         def update(self, state: Any, event: Any) -> Any:
@@ -201,7 +211,7 @@ def test_an_update_batch_of_a_narrower_type_is_cast() -> None:
 def test_a_fork_and_a_join_that_raise_name_themselves() -> None:
     class Torn(EventWindows):
         def fork(self, state: Any, left: Any, right: Any) -> Any:
-            return 5
+            return left.more, right
 
         def join(self, left: Any, right: Any) -> Any:
             return left + right.more

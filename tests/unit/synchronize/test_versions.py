@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.errors import OrderBroken, StateDamaged, StateMismatch
+from headrace.errors import OrderBroken, StateDamaged, StateError, StateMismatch
 from headrace.state.places import place_of
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.versions import Version, Versions, below, check_rising, newest_of
@@ -72,6 +72,15 @@ def test_a_batch_that_ran_with_other_tasks_and_did_not_end(tmp_path: Path) -> No
     assert sum(table.num_rows for table in found.waiting) == 2, "of the three, and of nobody else"
 
 
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1), (2, 12), (12, 2)])
+def test_a_batch_that_ran_again_left_what_it_made_then(tmp_path: Path, first: int, then: int) -> None:
+    """All had written, and the sink failed; then a program that was mended ran in other tasks."""
+    _saved(tmp_path, 0, first, Shop(1, 1), a=7)
+    found = _saved(tmp_path, 0, then, Shop(2, 2), a=5).load(1, None)
+    assert (found.state, found.newest) == (Shop(2, 2), {"a": 5})
+    assert sum(table.num_rows for table in found.waiting) == min(2, then - 1)
+
+
 def test_of_two_that_are_whole_all_take_the_same(tmp_path: Path) -> None:
     _saved(tmp_path, 0, 10, Shop(1, 1))
     versions = _saved(tmp_path, 0, 9, Shop(1, 1))
@@ -83,6 +92,27 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     for name in (".1-of-2.part-77", "1-of-2.crc", "notes", "x-of-y"):
         (_files(tmp_path, 0) / name).write_bytes(b"")
     assert versions.load(1, None).state == Shop(1, 1)
+
+
+def test_two_inputs_of_one_query_do_not_share_their_state(tmp_path: Path) -> None:
+    def versions(run: str, one: str) -> Versions:
+        return Versions(place_of(str(tmp_path)), "query", "Typed", Codec(Typed()), (run, one))
+
+    def save(of: Versions, batch: int, tasks: int = 1) -> None:
+        of.save(batch, 0, tasks, True, Shop(1, 1), {}, pa.table({}))
+
+    a, b = versions("first", "a"), versions("first", "b")
+    save(a, 0)
+    save(a, 0)  # its stage has run again
+    for tasks in (1, 2):
+        with pytest.raises(StateError, match=r"Typed runs more than once in one query.*give each a state= of its own"):
+            save(b, 0, tasks)
+    with pytest.raises(StateError, match="Typed runs more than once"):
+        b.load(1, None)
+    again = versions("second", "c")
+    assert again.load(1, None).state == Shop(1, 1), "the query was started again"
+    save(again, 0)
+    assert _versions(tmp_path).load(1, None).state == Shop(1, 1)
 
 
 # ----------------------------------------------------------------------- damage
@@ -117,7 +147,7 @@ def test_every_byte_of_a_file_counts(tmp_path: Path, task: int) -> None:
 def test_no_task_has_the_state(tmp_path: Path) -> None:
     versions = _versions(tmp_path)
     versions.save(0, 0, 1, False, None, {}, pa.table({}))
-    with pytest.raises(StateMismatch, match="no task has the state of the program"):
+    with pytest.raises(StateMismatch, match="no task has the program's state"):
         versions.load(1, None)
 
 
@@ -154,28 +184,39 @@ def test_how_far_each_stream_has_come() -> None:
 
 def test_an_event_that_is_late_is_named() -> None:
     times = np.array([5, 7, 4])
-    check_rising("P", times, np.zeros(3, bool), ["a", "b", "c"], {"a": 5, "b": 7})
+    check_rising("P", times, np.zeros(3, bool), ["a", "b", "c"], {"a": 5, "b": 7}, pa.int64())
     with pytest.raises(OrderBroken) as raised:
-        check_rising("P", times, np.zeros(3, bool), ["a", "b", "c"], {"a": 5, "b": 7, "c": 6})
+        check_rising("P", times, np.zeros(3, bool), ["a", "b", "c"], {"a": 5, "b": 7, "c": 6}, pa.int64())
     assert str(raised.value).startswith(
         "program P, stream c: it is out of order: an event of time 4 comes when all before 6 had come in an earlier "
         "batch"
     )
     with pytest.raises(OrderBroken, match="program P, the stream: "):
-        check_rising("P", times, np.zeros(3, bool), [None] * 3, {"None": 5})
+        check_rising("P", times, np.zeros(3, bool), [None] * 3, {"None": 5}, pa.int64())
+
+
+def test_times_are_told_as_their_column_has_them() -> None:
+    for type, told in (
+        (pa.timestamp("us", "UTC"), "1970-01-01 00:00:05.000000 comes when all before 1970-01-01 00:00:06.000000"),
+        (pa.timestamp("us"), "1970-01-01 00:00:05.000000 comes"),
+        (pa.date32(), "an event of time 5000000 comes"),  # no calendar has that day
+        (pa.int64(), "an event of time 5000000 comes when all before 6000000"),
+    ):
+        with pytest.raises(OrderBroken, match=told):
+            check_rising("P", np.array([5_000_000]), _EVENT, ["a"], {"a": 6_000_000}, type)
 
 
 def test_an_event_behind_the_heartbeat_of_its_time_is_late() -> None:
     reached = newest_of(np.array([5]), np.array([True]), ["a"])
     with pytest.raises(OrderBroken):
-        check_rising("P", np.array([5]), _EVENT, ["a"], reached)
-    check_rising("P", np.array([6]), _EVENT, ["a"], reached)
+        check_rising("P", np.array([5]), _EVENT, ["a"], reached, pa.int64())
+    check_rising("P", np.array([6]), _EVENT, ["a"], reached, pa.int64())
 
 
 def test_a_heartbeat_that_is_behind_says_nothing() -> None:
-    check_rising("P", np.array([5, 4]), np.array([True, True]), ["a", "a"], {"a": 6})
+    check_rising("P", np.array([5, 4]), np.array([True, True]), ["a", "a"], {"a": 6}, pa.int64())
     with pytest.raises(OrderBroken, match="an event of time 4 comes when all before 6"):
-        check_rising("P", np.array([5, 4]), np.array([True, False]), ["a", "a"], {"a": 6})
+        check_rising("P", np.array([5, 4]), np.array([True, False]), ["a", "a"], {"a": 6}, pa.int64())
 
 
 def test_after_a_heartbeat_of_the_last_time_all_has_come(tmp_path: Path) -> None:
@@ -183,6 +224,6 @@ def test_after_a_heartbeat_of_the_last_time_all_has_come(tmp_path: Path) -> None
     saved = _saved(tmp_path, 0, 1, Shop(1, 1), **reached).load(1, None)
     assert below(np.array([-5, _MOST]), saved.newest["a"]).all()
     assert below(np.array([4, _MOST]), newest_of(np.array([_MOST]), _EVENT, ["a"])["a"]).tolist() == [True, False]
-    check_rising("P", np.array([_MOST]), _BEAT, ["a"], saved.newest)
+    check_rising("P", np.array([_MOST]), _BEAT, ["a"], saved.newest, pa.int64())
     with pytest.raises(OrderBroken):
-        check_rising("P", np.array([_MOST]), _EVENT, ["a"], saved.newest)
+        check_rising("P", np.array([_MOST]), _EVENT, ["a"], saved.newest, pa.int64())

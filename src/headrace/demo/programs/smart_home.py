@@ -112,8 +112,9 @@ class SmartHome(Program):
             return left(("end", ALL)) or (not right(("end", ALL)) and left(("load", house)))
 
         now, past = state.now.items(), state.past.items()
-        ours = Loads({k: v for k, v in now if is_left(k[0])}, {k: v for k, v in past if is_left(k[0])})
-        theirs = Loads({k: v for k, v in now if not is_left(k[0])}, {k: v for k, v in past if not is_left(k[0])})
+        lefts = {house for house in {place[0] for place in (*state.now, *state.past)} if is_left(house)}
+        ours = Loads({k: v for k, v in now if k[0] in lefts}, {k: v for k, v in past if k[0] in lefts})
+        theirs = Loads({k: v for k, v in now if k[0] not in lefts}, {k: v for k, v in past if k[0] not in lefts})
         return ours, theirs
 
     def join(self, left: Loads, right: Loads) -> Loads:
