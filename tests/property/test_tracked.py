@@ -11,8 +11,9 @@ import pytest
 
 from headrace.flow.agents import AgentOperator
 from headrace.flow.tracked import TaskTracking
+from headrace.testing.random_copies import check_other_flow
 from headrace.testing.random_tracking import check_one_order, check_tracked_flow
-from headrace.track import agent_state
+from headrace.track import agent, agent_state
 from headrace.track.agent import Agent
 from headrace.track.terms import Notice
 
@@ -26,7 +27,17 @@ def test_random_flows_end_their_substreams(first: int) -> None:
 
 def test_a_merge_that_loses_patience_and_its_power() -> None:
     """It gave records in another order after that, under the same numbers."""
-    failure = check_tracked_flow(2095)
+    failure = check_tracked_flow(2095, lowers=False)
+    assert failure is None, failure.story()
+
+
+@pytest.mark.parametrize("seed", [18, 104, 138, 306])
+def test_who_merges_does_again_what_it_did_whenever_it_is_told_to_forget(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """That comes beside its paths: after a restart, what it said as of a step was as of another one."""
+    monkeypatch.setattr(agent, "drop_every", lambda tasks: 2)
+    failure = check_other_flow(seed, lowers=False)
     assert failure is None, failure.story()
 
 

@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headrace as hr
+from headrace.demo.programs import EventWindows
 from headrace.testing.flows import assert_as_sequential, three_stages
+from headrace.testing.synchronized import events_of, expected_of, rows_of_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -72,6 +74,23 @@ def test_a_flow_that_finds_no_free_slot_is_refused_and_told_who_holds_them(spark
     assert len(second.status()["workers"]) == 1
     assert first.stop(drain=False, timeout_s=60)
     assert second.stop(drain=False, timeout_s=60)
+
+
+def test_a_program_takes_the_slots_that_flows_leave(spark: SparkSession, tmp_path: Path) -> None:
+    events = events_of("event_windows", seed=1)
+    df = spark.createDataFrame(events)
+    flow = _endless("one").start(spark, tmp_path / "at")
+    with pytest.raises(hr.FlowError) as refused:
+        df.transform(hr.synchronize(EventWindows()))
+    assert flow.stop(drain=False, timeout_s=60)
+    assert str(refused.value) == (
+        "program EventWindows needs a task slot of its own, and of the 2 of this session 0 are free: flow one holds 2; "
+        "start flow one with workers=1, or stop flow one first"
+    )
+    flow = _endless("one").start(spark, tmp_path / "at", workers=1)
+    found = df.transform(hr.synchronize(EventWindows(), arrival="arrival", tasks=2))
+    assert rows_of_frame(found) == expected_of("event_windows", events)
+    assert flow.stop(drain=False, timeout_s=60)
 
 
 def test_a_flow_that_cannot_start_holds_no_slots(spark: SparkSession, tmp_path: Path) -> None:

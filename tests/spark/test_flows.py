@@ -138,7 +138,7 @@ def test_a_flow_laid_out_otherwise_is_refused(spark: SparkSession, tmp_path: Pat
 def test_a_place_is_needed(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(hr.FlowError, match=r"needs a place for its queues and commits: flow.start\(spark, at="):
         three_stages(tmp_path / "out", 10).start(spark)
-    with pytest.raises(hr.FlowError, match=r"queues in files need a folder that all executors mount, not s3://b/x"):
+    with pytest.raises(hr.FlowError, match=r"queues in files need a folder of this machine, not s3://b/x"):
         three_stages(tmp_path / "out", 10).start(spark, "s3://b/x")
 
 

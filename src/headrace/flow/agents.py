@@ -24,6 +24,12 @@ def agent_of(operators: Mapping[str, Operator]) -> AgentOperator | None:
     return found if isinstance(found, AgentOperator) else None
 
 
+def heard_reports(operators: Mapping[str, Operator]) -> dict[str, int]:
+    """Of the task of an agent: how far each task has reported; of others nothing."""
+    agent = agent_of(operators)
+    return {} if agent is None else agent.heard()
+
+
 class AgentOperator(Operator):
     """The agent in one task: it has the substreams of its share."""
 

@@ -12,6 +12,7 @@ from headrace.errors import FlowError
 from headrace.flow.checks import checked
 from headrace.flow.drawing import (
     behaviour_of,
+    check_plain,
     checked_name,
     checked_node,
     checked_parallelism,
@@ -54,10 +55,10 @@ class Stream:
         """In the order of the source, whatever the parallelism of the stages between: what reads it merges the paths.
 
         Every task of the stage or sink that reads it gets its records in order, exactly once. Several sources, or one
-        with several tasks, have no order among them but that of a column `by`, in which each of them must be.
+        with several tasks, have no order among them: give a column `by`, in whose order each of them is.
 
-        `wait_s`: no record waits longer for those before it; what comes later than that leaves late, and is counted
-        (`inversions` in the status of the task).
+        `wait_s`: no record waits longer for those before it; a record that comes later than that leaves late, and is
+        counted (`inversions` in the status of the task).
         """
         if wait_s is not None and not 0 < wait_s < 1e6:
             raise FlowError(f"{self.node}: ordered(wait_s={wait_s!r}): give seconds above 0, or leave it out")
@@ -75,22 +76,22 @@ class Stream:
         flush_s: float = FLUSH_S,
         slack_s: float = 0.01,
     ) -> Stream:
-        """Who reads it is told when all of a substream has come, through whatever stages and loops.
+        """Its readers are told when all of a substream has come, through whatever stages and loops.
 
         `by`          a column whose values tell substreams apart; or a function of a batch that gives a label for each
                       record, or True for those of one substream and False for all others; null belongs to none
-        `ends`        who promises that no more will come: `hr.marker(column)`, `hr.rising()`, `hr.whenever()`; the end
-                      of all sources, if nothing is said
+        `ends`        who promises that no more will come: `hr.marker(column)`, `hr.rising()`, `hr.whenever()`; by
+                      default a substream has ended when all sources have ended
         `bound`       "firm": records of later substreams wait until those before them have ended (for `hr.rising`)
-        `starts`      starts are told of, too
-        `consistent`  ends are told in the order of starts, by coarse time (`slack_s`: how far clocks may differ), or
-                      of labels where they rise
+        `starts`      starts are reported, too
+        `consistent`  ends are reported in the order of starts, by coarse time (`slack_s`: how far clocks may differ);
+                      or in the order of labels where they rise
         `agents`      how many tasks share the tracking
-        `flush_s`     how long reports are gathered: longer is less traffic and later notices. A worker that takes
+        `flush_s`     how long reports are gathered: longer means less traffic and later notices. A worker that takes
                       more than 32 records in that time, for 16 times as long, gathers for eight times as long
 
-        A class of `hr.Stage` has `on_ended(substream)`, `flow.keyed` has `on_ended=`; `flow.ends` gives them as
-        records.
+        A class of `hr.Stage` hears of ends by `on_ended(substream)`, and `flow.keyed` by `on_ended=`; `flow.ends` gives
+        them as records.
         """
         if bound not in ("soft", "firm"):
             raise FlowError(f'{self.node}.tracked(bound={bound!r}): use "soft" or "firm"')
@@ -122,10 +123,10 @@ class Flow:
 
     ```python
     flow = hr.Flow("trades")
-    raw = flow.source("capture", hr.kafka("capture"))
+    raw = flow.source("capture", hr.kafka("capture", "broker:9092"))
     parsed = flow.stage("parse", parse, raw, parallelism=15)
-    flow.sink("clean", parsed, hr.kafka("clean"))
-    job = flow.start(spark)
+    flow.sink("clean", parsed, hr.kafka("clean", "broker:9092"))
+    job = flow.start(spark, at="/data/flows")
     ```
     """
 
@@ -166,11 +167,14 @@ class Flow:
     ) -> Stream:
         """A function over record batches (or over records, `each="record"`), or a class of `hr.Stage` with state.
 
-        `schema` is what it gives: what it is given, unless it says something else; a function over batches is asked.
-        `route` is how records come here: forward where the parallelism is the same, else in turn.
-        `on_error="side"` sends a record that the function raises for to the side output `errors`, with the reason.
-        `one_to_one` says of a function over batches that it gives one record for each, in their order: a function that
-        makes new batches must say so where its output is to be ordered (`stream.ordered()`).
+        `schema`      the columns that it gives; by default those it is given. A function over batches is asked, with an
+                      empty batch
+        `route`       how records come here; by default forward if the parallelism is the same, otherwise in turn
+        `sides`       more outputs, by name, with their columns: `stream.side(name)` reads them
+        `on_error`    "side" sends a record that the function raises for to the side output `errors`, with the reason
+        `retries`     how often a function that raises is called again first
+        `one_to_one`  a function over batches gives one record for each, in their order: a function that makes new
+                      batches must say so if its output is to be ordered (`stream.ordered()`)
         """
         behaviour = behaviour_of(name, function, each, on_error_of(name, on_error, retries), one_to_one)
         known = self._schema_of_inputs(name, streams)
@@ -192,13 +196,13 @@ class Flow:
         on_error: Literal["stop", "side"] = "stop",
         retries: int = 0,
     ) -> Stream:
-        """`function(state, record)` gives the state of the record's key from now on, and what to send on.
+        """`function(state, record)` returns the new state of the record's key, and what to send on.
 
-        The state is plain values: numbers, texts, times, lists, dicts; `None` forgets the key. What to send on is a
-        record, a list of records, or None.
+        The state is plain values: numbers, texts, times, lists, dicts; `None` forgets the key. It is `initial` for a
+        new key. What to send on is a record, a list of records, or None.
 
-        `on_ended(state, substream)`, where the stream is tracked by the very column of the keys: gives the same two
-        things when the substream has ended, and is asked for keys that have a state.
+        `on_ended(state, substream)`, if the stream is tracked by the very column of the keys, is called for keys that
+        have a state when the substream has ended, and returns the same two things.
         """
         columns = (by,) if isinstance(by, str) else tuple(by)
         behaviour = Keyed(function, columns, initial, on_error_of(name, on_error, retries), on_ended)
@@ -213,13 +217,14 @@ class Flow:
     ) -> Stream:
         """Every record with its metrics (`hr.Metrics`), computed the moment it comes.
 
-        Records are shared out by the groups of the metrics. Metrics that cannot share groups, as by card and by
-        merchant, are stages one after the other: a record leaves the last one with all answers. Records arrive in the
-        order in which the queue of a task has them, whatever their times; `arrival=` does not change that. Where the
-        stream is `ordered()`, they arrive at every stage in the order of their source, whatever the parallelism.
+        Records go to tasks by the groups of the metrics. Metrics that cannot share groups, such as those by card and
+        those by merchant, become stages one after the other, and a record leaves the last one with all answers. Records
+        arrive in the order in which the queue of a task has them, whatever their times; `arrival=` does not change
+        that. If the stream is `ordered()`, they arrive at every stage in the order of their source, whatever the
+        parallelism.
 
-        `changeable`: metrics can be added and removed while the flow runs (`job.add_metrics`), for which each task
-        needs a queue of its own, even where it could read the source itself.
+        `changeable`: metrics can be added and removed while the flow runs (`job.add_metrics`). For this, each task
+        gets a queue of its own, even where it could read the source itself.
         """
         if not isinstance(metrics, MetricSet):
             raise FlowError(f"{name}: metrics are an hr.Metrics, not a {type(metrics).__name__}")
@@ -252,14 +257,16 @@ class Flow:
     ) -> Stream:
         """What a sequential program (`hr.Program`) gives, run by a tree of workers, each of them a task.
 
-        Events are taken by `time`; those of one time by their stream, in the order of drawing, and as they come. Along
-        each task of a stream times must rise. Where one falls silent, events that depend on it wait: records without a
-        tag are heartbeats, which say that all events up to their time have come.
+        Events are taken by `time`. Those of one time are taken by their stream, in the order in which streams were
+        drawn, and within a stream as they come. Along each task of a stream times must rise. If a stream falls silent,
+        events that depend on it wait: records without a tag are heartbeats, which say that all events up to their time
+        have come.
 
-        `parallelism`  how many leaves the tree has at most: as many as its streams have tasks, unless said
+        `parallelism`  how many leaves the tree has at most; by default as many as its streams have tasks
         `rates`        how often each tag comes, in any unit; without it, what depends on itself is taken to be rare
-        `heartbeat`    how far times go between two marks of how far a source has come, in their unit (5 ms where they
-                       are time stamps)
+        `optimizer`    "by_rate", "balanced", "sequential", or a function that makes the tree
+        `heartbeat`    how far times go between two marks of how far a source has come, in their unit; by default 5 ms
+                       for timestamps, otherwise 1
         """
         inputs = inputs_of(program, time, tag, None, None)
         known = self._schema_of_inputs(name, streams)
@@ -275,7 +282,7 @@ class Flow:
             sources += [f"{stream.node}.{task}" for task in range(count)]
             arrows.append(Input(entry, MAIN, custom(to_worker)))
         arrows.append(Input(name, MESSAGES, custom(to_worker), back=True))
-        tree, sides = Tree(plan, tuple(sources), known, Codec(program)), {MESSAGES: envelope(known)}
+        tree, sides = Tree(plan, tuple(sources), known, inputs.time, Codec(program)), {MESSAGES: envelope(known)}
         self._add(Node(name, len(plan.members), tuple(arrows), behaviour=tree, schema=program.outputs, sides=sides))
         self._loops.add(name)
         return Stream(self, name)
@@ -382,13 +389,7 @@ class Flow:
 
     def _add(self, node: Node) -> None:
         checked_node(node.kind, node.name)
-        for schema in (node.schema, *node.sides.values()):
-            coded = [entry.name for entry in schema or () if pa.types.is_dictionary(entry.type)]
-            if coded:
-                raise FlowError(
-                    f"{node.kind} {node.name}: column {coded[0]} is dictionary-encoded, and frames have plain columns; "
-                    f"give it as plain values, for example column.dictionary_decode()"
-                )
+        check_plain(f"{node.kind} {node.name}", (node.schema, *node.sides.values()))
         if node.name in self._nodes:
             raise FlowError(f"{node.kind} {node.name}: there is a {self._nodes[node.name].kind} of this name already")
         self._nodes[node.name] = node

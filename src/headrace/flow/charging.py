@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.flow.graph import reached
-from headrace.flow.regions import AGENT, GONE, AgentStage
+from headrace.flow.regions import AGENT, GONE, AgentStage, opens_at
 from headrace.flow.routing import Broadcast
 from headrace.flow.substreams import Tracked
 from headrace.track.terms import Mode, Point, Tracking
 
 if TYPE_CHECKING:
-    from headrace.flow.plan import Plan
+    from headrace.flow.plan import Plan, Vertex
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def region_of(plan: Plan) -> Region | None:
     passing = {n for n in vertices if mode != Mode.WHENEVER and _is_passing(plan, n, follows[n], leads)}
     tasks = [task for task in plan.tasks.values() if task.vertex.name in vertices]
     sources = tuple(n for n, task in enumerate(tasks) if plan.graph.node(task.vertex.name).source is not None)
+    inexact = [n for n in sources if not _is_exact(plan, tasks[n].vertex, stage.tracked)]
     # Where one of several source tasks promises for all, the others may not have told yet what they gave.
     counted = _counted(plan, passing) if mode != Mode.MARKER or len(sources) == 1 else []
     groups = {e: number for number, e in enumerate(dict.fromkeys([*leads.values(), *filter(None, held.values())]))}
@@ -79,6 +80,7 @@ def region_of(plan: Plan) -> Region | None:
         len(groups) + len(counting), points, tuple(task.name for task in tasks), sources, stage.label, mode,
         # Who holds back what is later must hear of ends in their order.
         stage.tracked.consistent or any(point.is_firm for point in points), frozenset(counting.values()),
+        frozenset(inexact),
     )  # fmt: skip
     return Region(
         tracking,
@@ -91,6 +93,15 @@ def region_of(plan: Plan) -> Region | None:
         frozenset(passing),
         {name: counting[leads[name]] for name in vertices if name in counted},
     )
+
+
+def _is_exact(plan: Plan, vertex: Vertex, tracked: Tracked) -> bool:
+    """Is a substream told of first at one of the records that the source gives?
+
+    Not where a stage beside it tells them apart, and may have left some out; nor where one may hold what it names.
+    """
+    beside = [plan.graph.node(name).behaviour for name in vertex.nodes]
+    return opens_at(plan.graph.node(vertex.name), tracked) and not any(each and each.is_stateful for each in beside)
 
 
 def _ways(

@@ -56,7 +56,7 @@ class Coordinator:
         self._workers: dict[int, Seen] = {}
         self._now = 0.0
         self._told_at = 0.0
-        self._deaths = Deaths()
+        self._deaths = Deaths(workers)
         self._truncated: dict[str, int] = {}
         self._stopping: str | None = None
         self._left_at: float | None = None

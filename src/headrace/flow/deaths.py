@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _MOST_DEATHS: Final = 20
+_MOST_OF_EACH: Final = 4
+"""So many workers may be in one process that dies, and then in the next one."""
 _DEATHS_WINDOW_S: Final = 60.0
 HUNG_S: Final = 300.0
 """One that is at the same thing for so long is replaced: it may be waiting for something that never comes."""
@@ -22,7 +24,8 @@ _MOST_NAMED: Final = 5
 class Deaths:
     """Methods note one, and give what the flow ends with, or None if it is not too much."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
+        self._most = max(_MOST_DEATHS, _MOST_OF_EACH * workers)
         self._died: list[float] = []
         self._raised: list[tuple[float, str]] = []
         self._furthest: dict[int, int] = {}
@@ -48,7 +51,7 @@ class Deaths:
         """`is_silent`: it was replaced, as it said nothing, or hung. `was_up`: it had begun."""
         self._died = [*(at for at in self._died if now_s - at < _DEATHS_WINDOW_S), now_s]
         said = problem or "nothing"
-        if len(self._died) > _MOST_DEATHS:
+        if len(self._died) > self._most:
             return (
                 f"workers died {len(self._died)} times within {_DEATHS_WINDOW_S:.0f} seconds; the last one said: {said}"
             )

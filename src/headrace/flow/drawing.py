@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -75,6 +75,17 @@ def checked_node(kind: str, name: str) -> str:
             f"{kind} name {name!r}: names that begin with {_RESERVED} are those of Headrace; take another one"
         )
     return name
+
+
+def check_plain(what: str, schemas: Iterable[pa.Schema | None]) -> None:
+    """Raises FlowError where a column is of codes: frames have plain columns."""
+    for schema in schemas:
+        coded = [entry.name for entry in schema or () if pa.types.is_dictionary(entry.type)]
+        if coded:
+            raise FlowError(
+                f"{what}: column {coded[0]} is dictionary-encoded, and frames have plain columns; give it as plain "
+                f"values, for example column.dictionary_decode()"
+            )
 
 
 def checked_parallelism(name: str, parallelism: int | None, default: int = 1) -> int:

@@ -26,6 +26,7 @@ from headrace.errors import FlowError
 from headrace.flow.operators import MAIN, Stage
 from headrace.model import plain_json
 from headrace.model.failures import problem_of, shown
+from headrace.model.moments import moment
 
 SNAPSHOTS: Final = "snapshots"
 """The side output of a stage that is snapshotted."""
@@ -84,20 +85,20 @@ class Snapshotted(Stage):
         lowest, highest = found["min"], found["max"]
         if lowest is None:
             return
-        if self._ended is not None and lowest <= self._ended:
+        if self._ended is not None and moment(lowest) <= moment(self._ended):
             raise FlowError(
                 f"stage {self.named}: a record of epoch {lowest} came when the state at the end of epoch {self._ended} "
                 f'had been given; let it read stream.tracked(by=..., ends=hr.rising(), bound="firm")'
             )
-        self._highest = highest if self._highest is None else max(self._highest, highest)
+        self._highest = highest if self._highest is None else max(self._highest, highest, key=moment)
 
     def on_ended(self, substream: Any) -> Any:
-        if self._highest is not None and self._highest > substream:
+        if self._highest is not None and moment(self._highest) > moment(substream):
             raise FlowError(
                 f"stage {self.named}: a record of epoch {self._highest} came before the end of epoch {substream}; let "
                 f'it read stream.tracked(by=..., ends=hr.rising(), bound="firm")'
             )
-        self._ended = substream if self._ended is None else max(self._ended, substream)
+        self._ended = substream if self._ended is None else max(self._ended, substream, key=moment)
         given = super().on_ended(substream)
         state = plain_json.dumps(super().snapshot(), f"stage {self.named}: its snapshot").decode()
         record = pa.record_batch([[substream], [self.named], [state]], schema=self.sides[SNAPSHOTS])
@@ -156,9 +157,9 @@ def state_at(
     Raises FlowError where there is none.
     """
     rows = [row for row in _rows(records) if stage in (None, row["stage"])]
-    found = sorted(row["state"] for row in rows if row["epoch"] == epoch)
+    found = sorted(row["state"] for row in rows if moment(row["epoch"]) == moment(epoch))
     named = f"stage {stage}: " if stage is not None else ""
-    stages = sorted({row["stage"] for row in rows if row["epoch"] == epoch})
+    stages = sorted({row["stage"] for row in rows if moment(row["epoch"]) == moment(epoch)})
     if len(stages) > 1:
         raise FlowError(f"there are states of {' and '.join(stages)} at epoch {epoch}; say stage={stages[0]!r}")
     if not found or (tasks is not None and len(found) != tasks):
@@ -179,10 +180,10 @@ def _read(text: str, what: str) -> Any:
 
 def whole_epochs(records: Records, tasks: Mapping[str, int]) -> list[Any]:
     """The epochs at which all tasks of all these stages have given their states, the oldest first."""
-    counts = Counter((row["epoch"], row["stage"]) for row in _rows(records))
-    return sorted(
-        epoch for epoch in {epoch for epoch, _ in counts} if all(counts[epoch, s] == n for s, n in tasks.items())
-    )
+    rows = _rows(records)
+    epochs = {moment(row["epoch"]): row["epoch"] for row in rows}
+    counts = Counter((moment(row["epoch"]), row["stage"]) for row in rows)
+    return [epochs[at] for at in sorted(epochs) if all(counts[at, stage] == n for stage, n in tasks.items())]
 
 
 def starting_from(stage: type[Stage], state: Any) -> type[Stage]:

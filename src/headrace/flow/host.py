@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -34,20 +33,20 @@ from headrace.flow.effects import (
     Ticked,
     Told,
 )
-from headrace.flow.graph import Graph
 from headrace.flow.io import Opening, SinkWriter, SplitReader
-from headrace.flow.losses import Loss
 from headrace.flow.manifests import FlowStore
 from headrace.flow.pieces import MOST_RECORDS, in_parts
 from headrace.flow.plan import make_plan
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.rooms import ROOM_BYTES, Rooms
-from headrace.flow.worker import Pace, Worker
+from headrace.flow.talk import control_queue, report_queue
+from headrace.flow.worker import Worker
+from headrace.flow.worker_setup import WorkerSetup
 from headrace.model import frames
 from headrace.model.failures import RAISED, place_of, problem_of
 from headrace.model.pauses import few_pauses
 from headrace.model.progress import PROGRESS
-from headrace.queues.protocol import Entry, Queues
+from headrace.queues.protocol import Entry
 
 _TICK_S: Final = 0.01
 _NO_ROOM_S: Final = 0.001
@@ -68,39 +67,6 @@ _LONG_CALL_S: Final = 10.0
 """No call of a function of the user should be longer: batches of more rows are cut. Here too it begins with few."""
 _PATIENCE_COMMITS: Final = 1.5
 """After how many commits in which nothing leaves a queue it is taken to be stuck."""
-BATCH_RECORDS: Final = 4096
-"""How many records a source is asked for at a time."""
-
-
-def control_queue(flow: str) -> str:
-    return f"{flow}.control"
-
-
-def report_queue(flow: str) -> str:
-    return f"{flow}.reports"
-
-
-@dataclass(frozen=True)
-class WorkerSetup:
-    """All that a worker needs to know. Can be pickled."""
-
-    graph: Graph
-    queues: Queues
-    location: str
-    worker: int
-    epoch: int
-    tasks: tuple[str, ...]
-    began_us: int
-    control_position: int
-    pace: Pace = field(default_factory=Pace)
-    room_bytes: int = ROOM_BYTES
-    batch_records: int = BATCH_RECORDS
-    losses: tuple[Loss, ...] = ()
-    silent: tuple[str, ...] = ()
-    has_copies: bool = False
-    """Are there other copies of these tasks?"""
-    beginnings: Mapping[str, Any] = field(default_factory=dict)
-    """How sources and sinks were when the flow first began."""
 
 
 def run_worker(setup: WorkerSetup) -> None:
@@ -178,7 +144,10 @@ class Host:
         if setup.has_copies:
             self._act(Report({"worker": setup.worker, "epoch": setup.epoch, "restoring": True}))
         restored = self._restore()
-        positions = {**self._worker.positions, control_queue(self._flow): setup.control_position}
+        control = control_queue(self._flow)
+        # One that waited for a slot for long: what was said before is gone, and was not for it.
+        heard = max(setup.control_position, setup.queues.bounds(control)[0])
+        positions = {**self._worker.positions, control: heard}
         if self._worker.beats is not None:
             positions[self._worker.beats] = setup.queues.bounds(self._worker.beats)[1]
         # One that starts again is behind the other copies: no reason for those who send to wait for it.

@@ -28,12 +28,13 @@ from headrace.flow.effects import (
     Truncate,
 )
 from headrace.flow.graph import Graph
-from headrace.flow.host import BATCH_RECORDS, WorkerSetup, control_queue, report_queue
 from headrace.flow.manifests import EPOCHS_A_RUN, FlowStore
 from headrace.flow.plan import make_plan
 from headrace.flow.questions import why
 from headrace.flow.rooms import ROOM_BYTES
+from headrace.flow.talk import OldTalk, control_queue, report_queue
 from headrace.flow.worker import Pace
+from headrace.flow.worker_setup import BATCH_RECORDS, WorkerSetup
 from headrace.model import frames
 from headrace.queues.protocol import Queues
 
@@ -93,7 +94,9 @@ class Job:
         self._beginnings = store.beginnings()
         self._writer = queues.writer()
         reports = report_queue(graph.name)
-        self._reader = queues.reader(f"{graph.name}.driver", {reports: queues.bounds(reports)[1]})
+        said = queues.bounds(reports)[1]
+        self._reader = queues.reader(f"{graph.name}.driver", {reports: said})
+        self._old_talk = OldTalk(graph.name, queues, said)
         self._coordinator = Coordinator(self._plan, workers, run * EPOCHS_A_RUN, self._replication)
         self._stop: deque[StopAsked] = deque()
         self._is_finished = False
@@ -226,6 +229,7 @@ class Job:
         for entry in self._reader.poll([report_queue(self.name)], _TICK_S):
             message = frames.decode(entry.frame).message
             self._reader.acknowledge(entry.queue, entry.next)
+            self._old_talk.read = entry.next
             if message is not None:
                 self._on(Reported(message))
         while self._launcher.exits:
@@ -237,6 +241,7 @@ class Job:
         while self._stop:
             self._on(self._stop.popleft())
         self._on(Ticked(time.monotonic()))
+        self._old_talk.look(time.monotonic())
 
     def _on(self, stimulus: Reported | Exited | StopAsked | Ticked) -> None:
         with self._lock:
@@ -278,6 +283,7 @@ class Job:
             start.silent,
             self._replication.mode != "none",
             self._beginnings,
+            self._queues.incarnation(),
         )
 
     def _finish(self, finish: Finish) -> None:

@@ -122,9 +122,10 @@ def _options(schema: pa.Schema, newlines_in_values: bool) -> pj.ParseOptions:
 
 
 def from_json(schema: pa.Schema, *, keep: tuple[str, ...] = ()) -> FromJson:
-    """For `flow.stage`: the column `value`, JSON objects, as these columns. Fields that are not named are left out,
+    """For `flow.stage`: the column `value`, JSON objects, as these columns.
 
-    those that are missing are null. `keep` names columns of the message to keep, such as `offset`.
+    Fields that the schema does not name are left out; those that are missing are null. `keep` names columns of the
+    message to keep, such as `offset`.
     """
     if not isinstance(schema, pa.Schema):
         raise FlowError(f"from_json wants the columns, a pa.schema, not {type(schema).__name__}")

@@ -63,8 +63,9 @@ class FlowStore:
         self._place: Place = place_of(location)
         self._held: dict[str, tuple[str, ...]] = {}
         self._life = uuid.uuid4().hex[:8]
-        self._unnamed: dict[str, float] = {}
-        self._swept_s = 0.0
+        self._unnamed: dict[str, dict[str, float]] = {}
+        """By copy: its files that nobody names, and since when."""
+        self._swept_s: dict[str, float] = {}
 
     # --------------------------------------------------------------------- runs
 
@@ -247,8 +248,8 @@ class FlowStore:
         if self._held.get(copy) != files:
             self._held[copy] = files
             self._place.write(f"{self._folder(copy)}/{self._holds(copy)}", seal_record({"files": files}))
-        if time.monotonic() - self._swept_s > _SWEEP_S:
-            self._swept_s = time.monotonic()
+        if time.monotonic() - self._swept_s.get(copy, 0.0) > _SWEEP_S:
+            self._swept_s[copy] = time.monotonic()
             self._sweep(copy)
 
     def _holds(self, copy: str) -> str:
@@ -263,23 +264,29 @@ class FlowStore:
 
     def _sweep(self, copy: str) -> None:
         folder = self._folder(copy)
-        named = self._named(folder, [name for each in self._manifests(folder).values() for name in each])
+        try:
+            named = self._named(folder)
+        except StateDamaged:
+            return  # or gone meanwhile: the next time
         own = [name for name in self._place.files(f"{folder}/files") if writer_of(name) == copy_of(copy)]
         loose = {f"{folder}/files/{name}" for name in own if name.endswith(".kept") and name not in named}
-        self._unnamed = {name: since for name, since in self._unnamed.items() if name in loose}
-        for name in loose:
-            if time.monotonic() - self._unnamed.setdefault(name, time.monotonic()) > _SWEEP_S:
+        before, now = self._unnamed.get(copy, {}), time.monotonic()
+        self._unnamed[copy] = {name: before.get(name, now) for name in loose}
+        for name, since in self._unnamed[copy].items():
+            if now - since > _SWEEP_S:
                 self._place.delete(name)
 
-    def _named(self, folder: str, manifests: Sequence[str]) -> set[str]:
-        """The files that these commits and all copies need. Raises StateDamaged."""
+    def _named(self, folder: str) -> set[str]:
+        """The files that the last commits of all copies need, and those that copies hold. Raises StateDamaged."""
         named: set[str] = set()
-        for name in manifests:
-            record = json.loads(self._unsealed(f"{folder}/{name}"))
-            named.update((*record["files"], *record.get("kept", ())))
+        # First what is held: a copy lets go of it when it has a commit of its own, which is then there.
         for name in self._place.files(folder):
             if name.partition("~")[0] == "holds":
                 named.update(json.loads(self._unsealed(f"{folder}/{name}"))["files"])
+        for names in self._manifests(folder).values():
+            for name in names[-_KEPT:]:
+                record = json.loads(self._unsealed(f"{folder}/{name}"))
+                named.update((*record["files"], *record.get("kept", ())))
         return named
 
     def _unsealed(self, name: str) -> bytes:
@@ -291,9 +298,8 @@ class FlowStore:
         own = manifests.get(copy)
         if not own:
             return  # the flow was deleted meanwhile
-        kept = [name for each in manifests.values() for name in each[-_KEPT:]]
         try:
-            named = self._named(folder, kept)
+            named = self._named(folder)
         except StateDamaged:
             return  # which files it names nobody knows: they stay until it is old
         oldest = _stamp(own[-_KEPT:][0])

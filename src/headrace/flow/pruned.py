@@ -176,7 +176,12 @@ class PrunedStage(Stage):
     """A stage that looks up values of a slow store, and keeps those that records on the way refer to.
 
     It reads a stream that is tracked by the very keys it looks up, with `ends=hr.whenever()`, and routed by them. Write
-    `load` and `on_batch`; `self.kept` are the values.
+    `load` and `on_batch`; `self.kept.use(keys)` gives the values. Attributes of the class:
+
+    `capacity`  how many values are kept at most; None, the default, for no limit
+    `policy`    "tracked", the default: a value goes when nothing refers to its key any more; "lru": it stays, until
+                others need the room
+    `ttl_s`     with "lru": a value that was not used for this long goes, too
     """
 
     capacity: ClassVar[int | None] = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -14,6 +15,10 @@ from headrace.errors import FlowError
 from headrace.flow.io import Opening, Sink, Source
 from headrace.model import frames
 from headrace.queues.protocol import Queues
+
+_WITHIN: Final = (1 << 20) - 1
+_MOMENTS: Final = 1 << 60
+"""From here on numbers are moments in nanoseconds: no Sender that counts its records from 0 gets so far."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,19 @@ class Sender:
     with Sender(queues, "payments") as sender:
         sender.send(batch)
     ```
-    With `channel` and `first`, a number of your own and the number of the next record, what you send again after a
-    crash counts once.
+    `queues` are those of the flow: `hr.kafka_queues(...)`, or for queues in files `LogQueues(f"{at}/queues")` from
+    `headrace.queues.log`.
+
+    With `channel`, a number of your own, and `first`, the number of the next record, what you send again after a crash
+    counts once.
     """
 
     def __init__(self, queues: Queues, queue: str, channel: int | None = None, first: int = 0):
         self._queue = outside(queue)
         queues.create([self._queue])
         self._channel = secrets.randbits(32) if channel is None else channel
-        self._next = first
+        # What is drawn may have been drawn before: those records had lower numbers.
+        self._next = time.time_ns() & ~_WITHIN if channel is None else first
         self._writer = queues.writer()
 
     def send(self, batch: pa.RecordBatch) -> None:
@@ -76,7 +85,10 @@ class Sender:
 
 
 class Receiver:
-    """Takes records out of a queue that a flow writes to: each once, in the order of the queue."""
+    """Takes records out of a queue that a flow writes to: each once, in the order of the queue, from its start on.
+
+    `queues` are those of the flow: see `hr.Sender`.
+    """
 
     def __init__(self, queues: Queues, queue: str, name: str = "receiver"):
         self._queue = outside(queue)
@@ -106,11 +118,20 @@ class Receiver:
         self.close()
 
 
+def begins(number: int) -> bool:
+    """May a Sender that drew its channel have begun with this number?"""
+    return number >= _MOMENTS and not number & _WITHIN
+
+
 def outside(name: str) -> str:
     """The queue of this name, among those of flows."""
     return f"q.{name}"
 
 
 def queue(name: str, schema: pa.Schema | None = None, *, producers: int | None = None) -> QueueEnd:
-    """A queue that outlives the flow: the sink of one, the source of another."""
+    """A queue that outlives the flow: the sink of one flow, the source of another.
+
+    As a source it needs its columns, `schema`, and ends when `producers` senders have ended; never, if that is not
+    given. Programs outside of flows use it by `hr.Sender` and `hr.Receiver`.
+    """
     return QueueEnd(name, schema, producers)

@@ -8,6 +8,7 @@ from headrace.errors import QueueDamaged
 from headrace.flow.losses import Loss
 from headrace.flow.plan import TaskPlan
 from headrace.flow.pulses import BEATS
+from headrace.flow.queue_ends import begins
 from headrace.flow.regions import AGENT
 from headrace.flow.second_copies import SecondCopies
 from headrace.model import frames
@@ -38,7 +39,7 @@ class Receiving:
             if plan.channels:
                 raise QueueDamaged(queue, f"it has a frame of channel {frame.channel}, which is not its")
             expected = frame.first  # a queue from outside may have lost its beginning: to `truncate`
-        if frame.first > expected:
+        if frame.first > expected and (plan.channels or not begins(frame.first)):
             raise QueueDamaged(
                 queue,
                 f"records {expected} to {frame.first - 1} of channel {frame.channel} are missing; restore the queues "

@@ -25,6 +25,7 @@ from headrace.flow.operators import (
 )
 from headrace.model import plain_json
 from headrace.model.failures import name_of, shown, stage_failed
+from headrace.model.moments import moment
 from headrace.order import columns
 from headrace.order.columns import Keys
 
@@ -279,5 +280,5 @@ class _KeyedFunction(Operator):
 
 
 def _key(values: Iterable[Any]) -> tuple[Any, ...]:
-    """All that are not a number are one key."""
-    return tuple(_NAN if isinstance(value, float) and value != value else value for value in values)
+    """All that are not a number are one key, and no two times are."""
+    return tuple(_NAN if isinstance(value, float) and value != value else moment(value) for value in values)

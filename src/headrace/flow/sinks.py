@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,10 @@ _DIGITS: Final = 15
 
 @dataclass(frozen=True)
 class ParquetSink(Sink):
-    """A file for each commit of each task, named by the number of its first record: whole, and exactly once."""
+    """A file for each commit of each task, named by the number of its first record: whole, and exactly once.
+
+    Where the columns change within a commit, one for each set of columns.
+    """
 
     folder: str
 
@@ -66,9 +70,13 @@ class _ParquetWriter(SinkWriter):
         return lambda: self._publish(first, batches)
 
     def _publish(self, first: int, batches: list[pa.RecordBatch]) -> None:
-        if not batches:
-            return
-        table = pa.Table.from_batches(batches)
+        # Metrics may be added and removed in mid-commit: a file has records of the same columns.
+        for _, same in groupby(batches, key=lambda batch: batch.schema):
+            table = pa.Table.from_batches(list(same))
+            self._put(first, table)
+            first += table.num_rows
+
+    def _put(self, first: int, table: pa.Table) -> None:
         while True:
             self._look()
             had = max(0, self._covered - first)
@@ -136,7 +144,7 @@ def _rows(path: Path) -> int:
 
 
 def parquet(folder: str) -> ParquetSink:
-    """Parquet files, each record in them exactly once."""
+    """Parquet files, each record in them exactly once, in a folder of a mounted file system that all workers reach."""
     return ParquetSink(str(folder))
 
 
@@ -171,5 +179,5 @@ class _CallbackWriter(SinkWriter):
 
 
 def callback(function: Callable[[pa.RecordBatch], Any]) -> Callback:
-    """Call a function with each batch. After a crash it may see some records again: use hr.parquet if not."""
+    """Call a function with each batch. After a crash it may get some records again: if it must not, use hr.parquet."""
     return Callback(function)

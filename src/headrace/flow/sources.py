@@ -79,7 +79,10 @@ class _GenerateReader(SplitReader):
 def generate(
     make: Callable[[int, int], pa.RecordBatch], records: int | None = None, *, schema: pa.Schema | None = None
 ) -> Generate:
-    """`make(first, count)` gives records `first`, `first + 1`, …, the same ones always; `records` of them in all."""
+    """`make(first, count)` gives records `first`, `first + 1`, …, always the same ones; `records` of them in all.
+
+    Without `records` it never ends. The columns are those of `make(0, 0)`, or `schema`.
+    """
     if schema is None:
         found = make(0, 0)
         if not isinstance(found, pa.RecordBatch) or not found.schema.names:
@@ -133,7 +136,7 @@ class _RateReader(SplitReader):
 
 
 def rate(per_second: float, records: int | None = None) -> Rate:
-    """Records `n` and `ts` at a steady rate: for trials and for load."""
+    """Records `n` and `ts` at a steady rate, for trials and load tests; without `records` it never ends."""
     if not 0 < per_second < 1e12:
         raise FlowError(f"hr.rate: {per_second} records a second; give a number above 0, and below 10^12")
     return Rate(float(per_second), records)
@@ -228,7 +231,7 @@ def _files(path: str) -> list[str]:
 
 
 def parquet_files(path: str | os.PathLike[str]) -> ParquetFiles:
-    """The records of Parquet files, a folder or a pattern, in the order of names."""
+    """The records of Parquet files: a file, a folder or a pattern, in the order of names. Workers read the path."""
     place = os.fspath(path)
     first = _files(place)[0]
     try:

@@ -14,7 +14,7 @@ from typing import Final
 from headrace.flow.effects import Append, Effect
 from headrace.flow.plan import Plan
 from headrace.flow.task import Task
-from headrace.flow.tracked import report_frames
+from headrace.flow.tracked import TaskTracking, report_frames
 from headrace.track.local import NO_TIME
 from headrace.track.reports import TaskSaid
 
@@ -38,8 +38,7 @@ class SubstreamReports:
         # Those that pass records on have nothing to say.
         self._tasks = {n: task for n, task in tasks.items() if task.tracking and not task.tracking.is_passing}
         self._waits = {name for name, task in self._tasks.items() if task.tracking and task.tracking.says_after_commits}
-        self._unsaid: dict[str, TaskSaid] = {}
-        self._again: list[TaskSaid] = []
+        self._again: list[TaskTracking] = []
         self._all_tasks = tasks
         self._began_s: float | None = None
         self._sent_s = -math.inf
@@ -66,14 +65,15 @@ class SubstreamReports:
         """What was committed may not have been said."""
         tracking = self._tasks[name].tracking if name in self._waits else None
         if tracking is not None:
-            self._again.append(tracking.said())
+            tracking.keep_said()
+            self._again.append(tracking)
 
     def due(self) -> list[Effect]:
         if self._region is None or not self._tasks:
             return []
         if self._again:
             again, self._again = self._again, []
-            return self._sent(again, is_asked=True)
+            return self._sent([said for tracking in again for said in tracking.kept()], is_asked=True)
         if self.coarse != self._beaten:
             return self._beat()
         is_due = any(self._is_due(name) for name in self._tasks)
@@ -126,28 +126,31 @@ class SubstreamReports:
         """It is to be known whether all has been said."""
         return self._said([name for name in self._tasks if name not in self._waits], is_asked=True)
 
+    def wants_commit(self, name: str) -> bool:
+        """Does a firm reader hold back what comes next, until what it has shown is committed?"""
+        telling = self._tasks[name].telling if name in self._waits else None
+        return telling is not None and telling.is_firm and telling.keeps and self._has_news(name)
+
     def before_save(self, name: str) -> list[Effect]:
         """Names of substreams are not in a snapshot: they are said before."""
         if name in self._waits and not self._tasks[name].finished:
             tracking = self._tasks[name].tracking
             assert tracking is not None
-            self._unsaid[name] = tracking.said()
+            tracking.keep_said()
             return []
         return self._said([name]) if name in self._tasks and self._is_due(name) else []
 
     def after_save(self, name: str) -> list[Effect]:
-        said = self._unsaid.pop(name, None)
-        return [] if said is None else self._sent([said], is_asked=True)
+        tracking = self._tasks[name].tracking if name in self._waits else None
+        return [] if tracking is None else self._sent(tracking.kept(), is_asked=True)
 
     def _is_due(self, name: str) -> bool:
+        return name not in self._waits and self._has_news(name)
+
+    def _has_news(self, name: str) -> bool:
         tracking = self._tasks[name].tracking
         # After the last report of a task there is none.
-        return (
-            tracking is not None
-            and name not in self._waits
-            and tracking.table.is_due
-            and not self._tasks[name].finished
-        )
+        return tracking is not None and tracking.table.is_due and not self._tasks[name].finished
 
     def _said(self, names: list[str], is_asked: bool = False) -> list[Effect]:
         self._began_s, self._sent_s = None, self._now

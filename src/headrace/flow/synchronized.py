@@ -22,7 +22,7 @@ from headrace.errors import OrderBroken, ProgramError
 from headrace.flow.operators import MAIN, Behaviour, Operator, Outputs, Shape
 from headrace.synchronize import snapshots
 from headrace.synchronize.codec import Codec
-from headrace.synchronize.inputs import Inputs, ticks_of
+from headrace.synchronize.inputs import Inputs, ticks_of, time_text
 from headrace.synchronize.mailbox import FIRST, LAST, Events
 from headrace.synchronize.node import DOWN, UP
 from headrace.synchronize.optimize import Optimizer, optimizer_of
@@ -130,12 +130,15 @@ class _Marking(Operator):
         self._is_dirty = True
         times = ticks_of(batch.column(self._inputs.time), self._inputs.program, self._inputs.time)
         is_beat = batch.column(self._inputs.tag[0]).is_null().to_numpy(zero_copy_only=False)
+        is_news = ~is_beat | (times >= np.maximum.accumulate(self._before(times)))
+        if not is_news.all():  # a heartbeat that is late says nothing new
+            return self.apply(batch.filter(pa.array(is_news)))
         self._check(times, is_beat)
         rows = np.flatnonzero(~is_beat)
         numbers = np.arange(self._seen, self._seen + len(rows))
         ranks = np.zeros(len(times), np.int64)
         ranks[rows] = (self._source << _RANK_BITS) + numbers
-        before = np.concatenate([[times[0] - self._beat if self._time is None else self._time], times[:-1]])
+        before = self._before(times, times[0] - self._beat)
         steps = np.flatnonzero((times // self._beat > before // self._beat) | is_beat)
         self._seen += len(rows)
         self._time, self._is_after = int(times[-1]), bool(is_beat[-1])
@@ -161,17 +164,21 @@ class _Marking(Operator):
         }
         return _enveloped(batch.take(source), {name: values[order] for name, values in columns.items()})
 
+    def _before(self, times: Ints, first: int | None = None) -> Ints:
+        """For each time the one before it; for the very first `first`, or itself."""
+        start = times[0] if first is None else first
+        return np.concatenate([[start if self._time is None else self._time], times[:-1]])
+
     def _check(self, times: Ints, is_beat: Any) -> None:
-        last = self._time if self._time is not None else int(times[0])
-        before = np.concatenate([[last], times[:-1]])
+        before = self._before(times)
         was_beat = np.concatenate([[self._is_after], is_beat[:-1]])
         back = np.flatnonzero((times < before) | (was_beat & ~is_beat & (times == before)))
         if len(back):
             at = int(back[0])
             after_beat = "a heartbeat" if was_beat[at] else "one"
-            raise OrderBroken(
-                self._place, f"an event of time {times[at]} comes after {after_beat} of time {before[at]}"
-            )
+            type = self._given.field(self._inputs.time).type
+            time, earlier = time_text(int(times[at]), type), time_text(int(before[at]), type)
+            raise OrderBroken(self._place, f"an event of time {time} comes after {after_beat} of time {earlier}")
 
     def finish(self) -> Outputs:
         """The last mark: nothing more will come."""
@@ -211,6 +218,7 @@ class Tree(Behaviour):
     sources: tuple[str, ...]
     given: pa.Schema
     """The columns of events."""
+    time: str
     codec: Codec = field(compare=False)
 
     def open(self, shape: Shape) -> Operator:
@@ -234,6 +242,7 @@ class _TreeOperator(Operator):
         plan = replace(behaviour.plan, members=members, tasks=shape.tasks)
         self._shape, self._codec, self._given = shape, behaviour.codec, behaviour.given
         self._names = behaviour.given.names
+        self._type = behaviour.given.field(behaviour.time).type
         self._tree = TreeTask(plan, shape.index, behaviour.given, behaviour.sources, is_total=True)
         self._tree.start_alone()
         # A worker without tags, and with none above it, hears nothing ever: it is done from the start.
@@ -324,7 +333,7 @@ class _TreeOperator(Operator):
         named = ", ".join(tags[:_TAGS_SHOWN]) + (", …" if len(tags) > _TAGS_SHOWN else "")
         for source in self._tree.waits_for():
             time_, since_s = self._tree.frontiers[source][0], now - self._moved_s[source]
-            last = "nothing has come of it" if time_ == FIRST[0] else f"it has come to {time_}"
+            last = "nothing has come of it" if time_ == FIRST[0] else f"it has come to {time_text(time_, self._type)}"
             stream = self._tree.sources[source]
             waits.append(f"waiting for stream {stream}, tag {named} since {since_s:.1f} s: {last}")
         return {"waiting": self._tree.rows, "waits_for": waits}

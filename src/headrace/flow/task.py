@@ -189,8 +189,7 @@ class Task:
         return self._taken()
 
     def _run_reports(self, reports: list[pa.RecordBatch]) -> None:
-        agent = agent_of(self.operators)
-        if reports and agent is not None:
+        if reports and (agent := agent_of(self.operators)) is not None:
             self._send(self._graph.node(AGENT), agent.take(reports))
             reports.clear()
 
@@ -388,10 +387,6 @@ class Task:
     def _taken(self) -> list[Effect]:
         appends = [Append(queue, parts) for queue, parts in self.sending.taken().items()]
         return [*appends, *self.delivering.taken()]
-
-    def heard_reports(self) -> dict[str, int]:
-        """Of a tracker: how far each task has reported."""
-        return {} if (agent := agent_of(self.operators)) is None else agent.heard()
 
     # ------------------------------------------------------------------- state
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +19,13 @@ from headrace.model.frames import Frame
 from headrace.model.progress import PROGRESS
 from headrace.order.columns import TOKEN
 from headrace.track.labels import as_numbers
+from headrace.track.local import NOTHING
+from headrace.track.rows import Ints
 from headrace.track.terms import Told
 from headrace.track.tokens import tokens_from
+
+_FEW_ROWS: Final = 1024
+"""Batches of so few that wait become one with the next."""
 
 
 class Telling:
@@ -30,20 +36,27 @@ class Telling:
         for operator in operators.values():
             operator.track(tracking)
         self.is_firm = tracking.is_firm
-        self._waiting: list[pa.RecordBatch] = []
+        self._waiting: list[tuple[int, pa.RecordBatch]] = []
+        """In the order in which they came, each with the lowest of its labels."""
         self._is_changed = False
+
+    @property
+    def keeps(self) -> bool:
+        """Does it hold records back?"""
+        return bool(self._waiting)
 
     def take(self, run: Sequence[Frame], are_notices: bool) -> Iterator[Outputs | pa.RecordBatch]:
         """What came, in its order. Gives what the stage gives for notices, and records whose time has come."""
-        if not are_notices:
-            self._tracking.begin()
-        for frame in run:
-            if are_notices and frame.batch is not None:
-                yield from self._told(frame.batch, frame.channel)
-            else:
-                self._push(frame)
-        if not are_notices:
-            yield from self._let_go()
+        if are_notices:
+            for frame in run:
+                if frame.batch is not None:
+                    yield from self._told(frame.batch, frame.channel)
+            return
+        self._tracking.begin()
+        came = [self._push(frame) for frame in run]
+        due = [batch for batch in came if batch.num_rows]
+        if due:
+            yield pa.concat_batches(due)
 
     def _told(self, batch: pa.RecordBatch, channel: int) -> Iterator[Outputs | pa.RecordBatch]:
         tracking = self._tracking
@@ -53,7 +66,10 @@ class Telling:
         for at, stop in pairwise([0, *stops] if len(told) else []):
             kind = told[at]
             tracking.begin()
-            tracking.table.steps += stop - at
+            start = tracking.table.steps
+            if kind != Told.GONE:
+                # That comes at any time to who merges, or is over: what is said later must be as of the same step.
+                tracking.table.steps += stop - at
             if kind in (Told.STARTED, Told.ENDED):
                 yield self._given(kind, batch.column("substream").slice(at, stop - at))
             if kind == Told.ENDED:
@@ -62,7 +78,7 @@ class Telling:
                 tracking.gone(ids[at:stop])
             elif kind == Told.UP_TO:
                 tracking.up_tos[channel] = int(batch.column("tick").to_numpy()[stop - 1])
-                yield from self._let_go()
+                yield from self._let_go(start)
             elif kind == Told.OVER:
                 tracking.overs += stop - at
 
@@ -84,34 +100,55 @@ class Telling:
 
     # -------------------------------------------------------------------- firm
 
-    def _push(self, frame: Frame) -> None:
-        """Records that came, with their tokens: they may wait, and be split."""
+    def _push(self, frame: Frame) -> pa.RecordBatch:
+        """Records that came, with their tokens: some have to wait. Gives those that need not.
+
+        They are new as of their frame, wherever runs are cut: in another run, frames before may have been reported.
+        """
         assert frame.batch is not None
-        batch = frame.batch
+        batch, start = frame.batch, self._tracking.table.steps
         if TOKEN not in batch.schema.names:
             batch = batch.append_column(TOKEN, pa.array(tokens_from(frame.channel, frame.first, frame.count)))
         self._tracking.table.steps += frame.count
-        self._waiting.append(batch)
+        is_due = self._numbers(batch) <= self._tracking.up_to
+        due, later = batch.filter(pa.array(is_due)), batch.filter(pa.array(~is_due))
+        if later.num_rows and self._waiting and self._waiting[-1][1].num_rows < _FEW_ROWS:
+            later = pa.concat_batches([self._waiting.pop()[1], later])
+        self._keep(later)
         self._is_changed = True
+        return self._received(due, start)
 
-    def _let_go(self) -> Iterator[pa.RecordBatch]:
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._waiting.append((int(self._numbers(batch).min()), batch))
+
+    def _numbers(self, batch: pa.RecordBatch) -> Ints:
+        """Records of no substream wait for nothing."""
+        labels = as_numbers(self._tracking.labels([batch])).fill_null(NOTHING)
+        return labels.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def _let_go(self, start: int) -> Iterator[pa.RecordBatch]:
         """Records whose time has come, in the order in which they came."""
-        if not self._waiting:
+        up_to = self._tracking.up_to
+        if all(lowest > up_to for lowest, _ in self._waiting):
             return
-        waiting = pa.concat_batches(self._waiting)
-        labels = self._tracking.labels([waiting])
-        numbers = as_numbers(labels).fill_null(self._tracking.up_to).to_numpy(zero_copy_only=False)
-        is_due = numbers <= self._tracking.up_to
-        if not is_due.any():
-            self._waiting = [waiting]
-            return
+        waiting, self._waiting, found = self._waiting, [], []
+        for lowest, batch in waiting:
+            if lowest > up_to:
+                self._waiting.append((lowest, batch))
+                continue
+            is_due = self._numbers(batch) <= up_to
+            found.append(batch.filter(pa.array(is_due)))
+            self._keep(batch.filter(pa.array(~is_due)))
         self._is_changed = True
-        ready = waiting.filter(pa.array(is_due))
-        self._waiting = [waiting.filter(pa.array(~is_due))] if not is_due.all() else []
-        tokens = ready.column(TOKEN).to_numpy()
-        plain = ready.drop_columns([TOKEN])
-        self._tracking.received_again(plain, tokens)
-        yield plain
+        yield self._received(pa.concat_batches(found), start)
+
+    def _received(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """What need not wait, without its tokens. `start` is the step before it came, or its time did."""
+        plain = batch.drop_columns([TOKEN])
+        if batch.num_rows:
+            self._tracking.received_again(plain, batch.column(TOKEN).to_numpy(), start)
+        return plain
 
     # ------------------------------------------------------------------- state
 
@@ -123,11 +160,13 @@ class Telling:
         if not self._waiting:
             return b""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._waiting[0].schema) as writer:
-            for batch in self._waiting:
+        with pa.ipc.new_stream(sink, self._waiting[0][1].schema) as writer:
+            for _, batch in self._waiting:
                 writer.write_batch(batch)
         return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def restore(self, parts: Sequence[bytes]) -> None:
         if parts and len(parts[-1]):
-            self._waiting = list(pa.ipc.open_stream(parts[-1]))
+            self._waiting = []
+            for batch in pa.ipc.open_stream(parts[-1]):
+                self._keep(batch)

@@ -19,6 +19,7 @@ from headrace.flow.substreams import ids_of
 from headrace.model import frames
 from headrace.order import columns
 from headrace.track import local
+from headrace.track.labels import NoName
 from headrace.track.local import COUNTED, NO_TIME, Broken, LocalTable, Note
 from headrace.track.reports import TaskSaid, report_of
 from headrace.track.terms import Mode
@@ -56,6 +57,8 @@ class TaskTracking:
         self.is_firm = self.reader is not None and region.tracking.points[self.reader].is_firm
         self.labels, self._label = region.tracked.meaning().labels, region.tracked.labels_of
         self._coarse = NO_TIME
+        self._kept: list[TaskSaid] = []
+        """What is said, and not sent yet: see `keep_said`."""
 
     # Most tasks of a flow may pass on what is counted, and need neither of these.
 
@@ -139,9 +142,9 @@ class TaskTracking:
         self.received(-1, 0, batch)
         return batch.drop_columns([columns.TOKEN])
 
-    def received_again(self, batch: pa.RecordBatch, tokens: Words) -> None:
-        """Records that were kept back until now."""
-        self.table.note_tokens(Note.RECEIVED_LATER, batch, tokens, self._group, self._start)
+    def received_again(self, batch: pa.RecordBatch, tokens: Words, start: int) -> None:
+        """Records that were kept back until now, which began at a step."""
+        self.table.note_tokens(Note.RECEIVED_LATER, batch, tokens, self._group, start)
 
     def opened(self, batch: pa.RecordBatch, coarse: int | None = None) -> None:
         """Records of a source, and the time there, if it was looked at."""
@@ -226,9 +229,11 @@ class TaskTracking:
             )
 
     def finish(self) -> None:
-        """The task has given all that it will."""
+        """The task has given all that it will. Its last report has all: none that is of before counts behind it."""
         self._folded()
         self.table.release_all(self._start)
+        for each in self.kept():
+            self.table.say_again(each.said)
 
     def gone(self, ids: Words) -> None:
         self._folded()
@@ -241,14 +246,35 @@ class TaskTracking:
         coarse = self._coarse if self._coarse != NO_TIME else local.NOTHING
         return TaskSaid(self.number, self.table.steps, self.table.said(), self.table.below, coarse, self.is_over)
 
+    def keep_said(self) -> None:
+        """What it has to say now, for `kept` to give later: unless the task is over before."""
+        self._kept.append(self.said())
+
+    def kept(self) -> list[TaskSaid]:
+        """The oldest first; they are the caller's now."""
+        found, self._kept = self._kept, []
+        return found
+
     def _folded(self) -> None:
         try:
             self.table.fold(self._coarse)
         except Broken as broken:
             raise self._named(broken) from None
+        except NoName as problem:
+            by = self._region.tracked.name
+            raise FlowError(
+                f"{self._where}: {by} has a value of which Python cannot make one of its own ({problem}); leave such "
+                f"records out before they are tracked, or let by= give whole numbers or texts"
+            ) from None
+
+    @property
+    def _where(self) -> str:
+        """The task, and the stages that run in it: any of them may be at fault."""
+        nodes = self._task.vertex.nodes
+        return self._task.name if len(nodes) == 1 else f"{self._task.name} ({', '.join(nodes)})"
 
     def _named(self, broken: Broken, labels: Sequence[Any] = ()) -> SubstreamBroken:
-        by, task = self._region.tracked.name, self._task.name
+        by, task = self._region.tracked.name, self._where
         label = labels[0] if labels else broken.label
         if broken.note == Note.HELD:
             return SubstreamBroken(task, f"it holds {by} {label!r}, of which it was given nothing: hold what has come")

@@ -31,6 +31,7 @@ from headrace.flow.operators import Stage, empty
 from headrace.flow.routing import Route, custom
 from headrace.flow.substreams import Tracked
 from headrace.model.failures import problem_of
+from headrace.model.moments import moment
 
 Ints = npt.NDArray[np.int64]
 How = Literal["inner", "left", "semi", "anti"]
@@ -177,6 +178,7 @@ class WindowJoin(Stage):
         self._new: list[pa.RecordBatch] = []
         self._new_records = 0
         self._open: dict[Any, tuple[_Kept, _Kept]] = {}
+        """By the `moment` of a window."""
 
     def on_batch(self, batch: pa.RecordBatch) -> None:
         self._new.append(batch)
@@ -186,7 +188,7 @@ class WindowJoin(Stage):
 
     def on_ended(self, substream: Any) -> pa.RecordBatch | None:
         self._sort_in()
-        kept = self._open.pop(substream, None)
+        kept = self._open.pop(moment(substream), None)
         if kept is None:
             return None
         left, right = (side.all(schema) for side, schema in zip(kept, self.join.kept, strict=True))
@@ -206,7 +208,7 @@ class WindowJoin(Stage):
         batch = self._new[0] if len(self._new) == 1 else pa.concat_batches(self._new)
         self._new, self._new_records = [], 0
         for window, side, part in self.join.parts(batch):
-            self._open.setdefault(window, (_Kept(), _Kept()))[side].add(part)
+            self._open.setdefault(moment(window), (_Kept(), _Kept()))[side].add(part)
 
     def snapshot(self) -> list[Any]:
         self._sort_in()
@@ -219,7 +221,7 @@ class WindowJoin(Stage):
     def restore(self, state: list[Any]) -> None:
         for window, *sides in state:
             left, right = (_Kept([batch for batch in pa.ipc.open_stream(each) if batch.num_rows]) for each in sides)
-            self._open[window] = left, right
+            self._open[moment(window)] = left, right
 
 
 @dataclass

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.flow.agents import heard_reports
 from headrace.flow.copies import task_of
 from headrace.flow.effects import (
     Acknowledge,
@@ -42,6 +43,10 @@ _LISTENED_S: Final = 1.0
 """More than that between two looks at the clock it was at work, and did not listen."""
 _KEPT: Final = 3
 """How many commits back a task can be started from."""
+_SOON: Final = 0.05
+"""A commit that a firm reader waits for comes after this part of the time between two commits, ..."""
+_SOON_SAVES: Final = 4
+"""... and after as many times as long as the last one took."""
 _MOST_SILENT_BYTES: Final = 64 << 20
 """A copy that has kept so much waits for the one that speaks."""
 
@@ -97,6 +102,8 @@ class Worker:
         self._saving: dict[str, int] = {}
         self._positions: dict[str, list[dict[str, int]]] = {name: [] for name in tasks}
         self._saved_at = dict.fromkeys(tasks, 0.0)
+        self._save_s = dict.fromkeys(tasks, 0.0)
+        """How long the last one took."""
         self._keeping = {node.name for node in plan.graph.nodes if node.sink and node.sink.keeps_until_commit}
         self._room_bytes = room_bytes
         self._given_bytes = dict.fromkeys(tasks, 0)
@@ -233,12 +240,19 @@ class Worker:
             is_due = self._has_given_much(name)
             if not (task.dirty or is_due) or name in self._silent or name in self._saving:
                 continue
-            if is_due or self._hurry or task.finished or now_s - self._saved_at[name] >= self._pace.commit_s:
+            if is_due or self._hurry or task.finished or self._is_time(name):
                 effects += self._reports.before_save(name)
                 effects.append(self._save(name))
         if now_s - self._reported_at >= self._pace.report_s:
             effects.append(self._report())
         return effects
+
+    def _is_time(self, name: str) -> bool:
+        """For its next commit."""
+        since_s, commit_s = self._now - self._saved_at[name], self._pace.commit_s
+        if since_s < commit_s and self._reports.wants_commit(name):
+            return since_s >= max(_SOON * commit_s, _SOON_SAVES * self._save_s[name])
+        return since_s >= commit_s
 
     def _save(self, name: str) -> Save:
         task = self.tasks[name]
@@ -255,6 +269,7 @@ class Worker:
 
     def _saved(self, saved: Saved) -> list[Effect]:
         del self._saving[saved.task]
+        self._save_s[saved.task] = self._now - self._saved_at[saved.task]
         told = self._reports.after_save(saved.task)
         if self._hurry or self.tasks[saved.task].finished:
             return [*told, self._report()]
@@ -342,14 +357,16 @@ class Worker:
         safe = name not in self._saving
         kept = self._positions[name][: None if safe else -1][-_KEPT:]
         self._positions[name] = self._positions[name][-(_KEPT + 1) :]
+        heard = heard_reports(task.operators)
         return {
             "records_in": task.records_in,
             "records_out": task.records_out,
             "position": task.position,
-            "next": {**{str(channel): number for channel, number in task.next.items()}, **task.heard_reports()},
+            "next": {**{str(channel): number for channel, number in task.next.items()}, **heard},
             "sent": {
                 **{str(channel): number for channel, number in task.sent.items()},
-                **(task.tracking.owed() if task.tracking else {}),
+                # Behind the last report of a task is its end; what it is told after that it does not report.
+                **(task.tracking.owed() if task.tracking and not task.finished else {}),
             },
             "source_ended": task.source_ended,
             "finished": task.finished and name not in self._silent,

@@ -53,8 +53,8 @@ def three_stages(
     return flow
 
 
-def counting(out: str | Path, records: int = 20_000, name: str = "counting") -> Flow:
-    """With state: how many of its key have come so far."""
+def counting(out: str | Path, records: int | None = 20_000, name: str = "counting") -> Flow:
+    """With state: how many of its key have come so far. `records` None: it does not end."""
     flow = Flow(name)
     made = flow.source("numbers", generate(numbers, records))
     kept = flow.stage("filter", without_sevens, made, parallelism=3, route=key("k"))

@@ -7,6 +7,7 @@ or a task that does not do again what it did, give something else under the same
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from headrace.flow.sources import generate
 from headrace.simulate.check import Failure, Simulation
 from headrace.simulate.faults import KINDS, MORE_KINDS
 from headrace.testing.flows import as_it_is, numbers, without_sevens
+from headrace.testing.low_limits import low_limits
 from headrace.testing.random_order import ordered_flow
 from headrace.testing.random_tracking import tracked_flow
 
@@ -84,11 +86,12 @@ def check_copied_flow(
     return simulation.run(replace(setup, hosts=1 + seed % 3))
 
 
-def check_other_flow(seed: int) -> Failure | None:
-    """Flows that are ordered or tracked, whose copies are active and read one queue."""
+def check_other_flow(seed: int, lowers: bool = True) -> Failure | None:
+    """Flows that are ordered or tracked, whose copies are active and read one queue. `lowers`: with low limits, too."""
     graph = ordered_flow(seed) if seed % 2 else tracked_flow(seed)
     simulation = Simulation(graph)
-    return simulation.run(simulation.setup(seed, replication=_as_allowed(graph)))
+    with low_limits(seed) if lowers else nullcontext():
+        return simulation.run(simulation.setup(seed, replication=_as_allowed(graph)))
 
 
 def _as_allowed(graph: Graph) -> Replication:

@@ -7,6 +7,7 @@ on all that has come, so that a notice that is too early gives something else th
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from headrace.flow.routing import Route, key, rebalance, rescale, shuffle
 from headrace.flow.sinks import callback
 from headrace.flow.substreams import Ends, marker, rising
 from headrace.simulate.check import Failure, Simulation
+from headrace.testing.low_limits import low_limits
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_()), ("hops", pa.int64())])
 BARE = pa.schema([("n", pa.int64()), ("of", pa.int64()), ("last", pa.bool_()), ("hops", pa.int64())])
@@ -325,11 +327,12 @@ def check_one_order(seed: int) -> Failure | None:
             assert told == labels, f"{name}: told of {told}, and the source gave {labels}"
 
     simulation = Simulation(flow.graph(), [in_order])
-    return simulation.run(simulation.setup(seed))
+    with low_limits(seed):
+        return simulation.run(simulation.setup(seed))
 
 
-def check_tracked_flow(seed: int) -> Failure | None:
-    """In a simulated world, with the faults of the seed."""
+def check_tracked_flow(seed: int, lowers: bool = True) -> Failure | None:
+    """In a simulated world, with the faults of the seed. `lowers`: with its limits, too."""
     graph = tracked_flow(seed)
     is_consistent = any(arrow.tracked and arrow.tracked.consistent for node in graph.nodes for arrow in node.inputs)
 
@@ -339,4 +342,5 @@ def check_tracked_flow(seed: int) -> Failure | None:
             assert first == later, f"ends were told in the order {first} and in the order {later}"
 
     simulation = Simulation(graph, [one_order])
-    return simulation.run(simulation.setup(seed))
+    with low_limits(seed) if lowers else nullcontext():
+        return simulation.run(simulation.setup(seed))

@@ -82,6 +82,9 @@ class Agent:
         known: Ints = np.full(tasks, -1, np.int64)
         self.memory = Memory(known, sources, up_to=[NOTHING] * points, over=[False] * points)
         self._is_source = np.isin(np.arange(tasks), tracking.sources)
+        # Where nothing is forgotten, what is not open is new.
+        inexact = range(tasks) if tracking.mode == Mode.WHENEVER else sorted(tracking.inexact)
+        self._is_exact = ~np.isin(np.arange(tasks), np.array(inexact, np.int64))
         self._all_told, self._drop_every = (1 << points) - 1, drop_every(tasks)
         self._points: npt.NDArray[np.bool_] = np.zeros((points, tracking.groups), np.bool_)
         for number, point in enumerate(tracking.points):
@@ -175,7 +178,7 @@ class Agent:
         if not self._is_plain:
             bounds = bounds[: at + 2]
         judging.take_reports(
-            bounds, rows, (self.memory.known, self.memory.sources, self._is_source), opened, pairs,
+            bounds, rows, (self.memory.known, self.memory.sources, self._is_source, self._is_exact), opened, pairs,
             self.memory.ended.arrays(most), self._points, sums.counted, setting, touched, out, results,
         )  # fmt: skip
         sums.opened, sums.reports = int(results[judging.OPENED]), int(results[judging.REPORTS])

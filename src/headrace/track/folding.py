@@ -31,7 +31,8 @@ def _stepped(kind: Any, row: Any, step: Any, start: Any, stop: Any, anywhere: An
         return 3
     is_exact = kind in (_RECEIVED, _OPENED)
     numbers[row, 0] = step if is_exact else stop
-    numbers[row, 1] = step - 1 if is_exact else start
+    # What a run makes of a record, it makes after that record came.
+    numbers[row, 1] = max(numbers[row, 1], step - 1 if is_exact else start)
     return broken
 
 

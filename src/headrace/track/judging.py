@@ -40,7 +40,7 @@ def take_reports(
 ) -> None:  # fmt: skip
     """From the report `results[NEXT]` on, until there is something to do for Python, or no more of them."""
     mode, judges, all_told, room = setting[0], setting[1], setting[2], setting[3]
-    known, said, is_source = sources
+    known, said, is_source, _ = sources
     rows_said = report[0]
     count = 0
     for flag in is_source:
@@ -50,7 +50,7 @@ def take_reports(
         results[NEXT] += 1
         results[REPORTS] += 1
         results[TOUCHED] = 0
-        _take_rows(low, high, report, known, opened, pairs, ended, counted, touched, results)
+        _take_rows(low, high, report, sources, opened, pairs, ended, counted, touched, results)
         if results[BROKEN] >= 0:
             return
         was_over, was_below = _heard(said, is_source)
@@ -77,10 +77,11 @@ def take_reports(
 
 @kernel
 def _take_rows(
-    low: Any, high: Any, report: Any, known: Any, opened: Any, pairs: Any, ended: Any, counted: Any, touched: Any,
+    low: Any, high: Any, report: Any, sources: Any, opened: Any, pairs: Any, ended: Any, counted: Any, touched: Any,
     results: Any,
 ) -> None:  # fmt: skip
     rows_said, ticks, is_named = report
+    known, heard, _, is_exact = sources
     slots, ids, free, counts, sums, numbers = opened
     pair_slots, pair_ids, pair_free, pair_counts, said, of = pairs
     for r in range(low, high):
@@ -96,6 +97,9 @@ def _take_rows(
             # Where it is not certain that this is newer than the last report, it is taken for the same.
             if rows_said[r, SINCE] >= known[task] and results[BROKEN] < 0:
                 results[BROKEN] = r
+            continue
+        if is_exact[task] and rows_said[r, SINCE] < known[task] and find(slots, ids, word) < 0:
+            # It was told of before the last report, and has ended: so many have since that it is not remembered.
             continue
         row = row_for(slots, ids, free, counts, word)
         if row < 0:
@@ -127,7 +131,8 @@ def _take_rows(
             numbers[row, 2] += 1
         if coarse != NO_TIME and numbers[row, 5] == 0:
             numbers[row, 5] = at
-        numbers[row, 0] = min(numbers[row, 0], coarse)
+        # A source that has said that nothing earlier will come: this is of an earlier life of it, heard of late.
+        numbers[row, 0] = min(numbers[row, 0], max(coarse, heard[task, 1]))
         if is_named[r]:
             numbers[row, TICK], numbers[row, HAS_TICK] = ticks[r], 1
         if numbers[row, 6] != results[REPORTS]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,3 +53,15 @@ def as_numbers(labels: pa.Array) -> pa.Array:
         raise FlowError(
             f"substreams that rise are whole numbers below 2**63 ({error}); take away what is above"
         ) from None
+
+
+def names_of(labels: pa.Array) -> list[Any]:
+    """As who is told of ends has them. Raises NoName where Python has no such value."""
+    try:
+        return labels.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError, LookupError) as error:
+        raise NoName(f"{labels.type}: {error}") from None
+
+
+class NoName(Exception):
+    """As of a time behind the year 9999, or of a zone that Python does not know."""

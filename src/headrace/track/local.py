@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from headrace.track import rising
 from headrace.track.folding import fold_pieces, say_rows
-from headrace.track.labels import Meaning, as_numbers
+from headrace.track.labels import Meaning, as_numbers, names_of
 from headrace.track.rows import Ints, RowIndex, placed
 from headrace.track.tokens import Words
 
 NO_TIME: Final = (1 << 63) - 1
-ALL: Final = (1 << 63) - 1
+ALL: Final = rising.ALL
 """A promise of everything."""
 NOTHING: Final = rising.NOTHING
 COUNTED: Final = -2
@@ -117,6 +117,8 @@ class LocalTable:
         """For each row: promised; to be reported; to be saved; saved before."""
         self._due: Ints = np.zeros(0, np.int64)
         self._dropped: list[Words] = []
+        self._gone: Words = np.zeros(0, np.uint64)
+        """They have ended for everyone, and are held here."""
         self._noted = _Noted()
         self._names: dict[int, Any] = {}
         self.steps = 0
@@ -129,7 +131,9 @@ class LocalTable:
 
     @property
     def below(self) -> int:
-        """What a source has promised by rising: all labels below it."""
+        """What a source has promised by rising: all labels below it. Within a run, what came may be held yet."""
+        if self._risen is not None:
+            self._risen.settle()
         return NOTHING if self._risen is None else self._risen.below
 
     @property
@@ -194,7 +198,6 @@ class LocalTable:
             self.release(self._index.ids[rows], start)
         if self._risen is not None:
             self._risen.held.clear()
-            self._risen.settle()
 
     def _at_once(
         self, kind: Note, ids: Words, start: int, labels: pa.Array | None = None, coarse: int = NO_TIME
@@ -220,7 +223,6 @@ class LocalTable:
             tokens[start : start + len(words)] = words
         if self._risen is not None:
             self._rise(pieces, labels)
-            self._risen.settle()
         self._fold(pieces, ids, tokens, ends, coarse, labels)
 
     def _ends(self, noted: _Noted, pieces: Ints) -> npt.NDArray[np.uint8]:
@@ -263,7 +265,7 @@ class LocalTable:
         new = born[: results[1]]
         if len(new):
             born_labels = labels if len(new) == len(labels) else labels.take(pa.array(new))
-            self._names.update(zip(ids[new].tolist(), born_labels.to_pylist(), strict=True))
+            self._names.update(zip(ids[new].tolist(), names_of(born_labels), strict=True))
             if self._meaning.slack is not None:
                 self._rising.extend(zip(as_numbers(born_labels).to_pylist(), ids[new].tolist(), strict=True))
         if results[2]:
@@ -290,6 +292,15 @@ class LocalTable:
         self._forget_promised()
         return Said(words[:count], names)
 
+    def say_again(self, said: Said) -> None:
+        """What was said, and was not sent: the next call says it, as it is by then. What was dropped is left out."""
+        rows = self._index.rows_of(said.ids)
+        rows = rows[rows >= 0]
+        rows = rows[self._flags[rows, 1] == 0]
+        self._flags[rows, 1] = 1
+        self._due = np.concatenate([self._due, rows])
+        self._names = {**said.names, **self._names}
+
     def _forget_promised(self) -> None:
         """A source does not hear that substreams have ended. What it has promised and said, it can forget in time."""
         if not self._forgets or len(self._index) < _KEPT_PROMISES:
@@ -303,8 +314,15 @@ class LocalTable:
         self.drop(np.concatenate([gone, np.array(risen, np.uint64)]))
 
     def drop(self, ids: Words) -> None:
-        """These have ended for everyone, and will not be heard of again."""
+        """These have ended for everyone, and will not be heard of again.
+
+        What is held yet was let go of in an earlier life of the task: it stays until it is again, and goes with others.
+        """
         self.fold()
+        ids = np.concatenate([self._gone, ids])
+        rows = self._index.rows_of(ids)
+        is_held = (rows >= 0) & (self._numbers[rows, 3] > 0)
+        self._gone, ids = ids[is_held], ids[~is_held]
         saved = self._index.rows_of(ids)
         saved = saved[saved >= 0]
         # What came and went between two snapshots is in none.
@@ -346,7 +364,7 @@ class LocalTable:
         return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def restore(self, parts: Sequence[bytes]) -> None:
-        """From a content and the changes after it. All of it is to be reported again: the last report may be lost."""
+        """From a content and the changes after it, behind `set_values`. All is to be reported again: it may be lost."""
         for part in parts:
             batch = pa.ipc.open_stream(part).read_all().combine_chunks()
             found = {name: batch.column(name).to_numpy() for name in batch.schema.names}
@@ -364,6 +382,9 @@ class LocalTable:
         live = self._index.live()
         self._flags[live, 1], self._flags[live, 3] = 1, 1
         self._due = live.copy()
+        if self._risen is not None:
+            top = max([self._risen.highest, *self._risen.held])  # their labels are not kept, and none is above this
+            self._rising = [(top, word) for word in self._index.ids[live].tolist()]
 
     def values(self) -> dict[str, Any]:
         """The small rest of its state, for JSON. All that is new must have been reported: names are not kept."""

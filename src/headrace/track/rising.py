@@ -11,6 +11,7 @@ import numpy as np
 from headrace.track.rows import Ints
 
 NOTHING: Final = -(1 << 63)
+ALL: Final = (1 << 63) - 1
 
 
 class Risen:
@@ -50,9 +51,9 @@ class Risen:
         self.held = +self.held
 
     def settle(self) -> None:
-        """All that was given is known: what is promised now."""
+        """All that was given is known: what is promised now. `ALL` is not, before the source is over."""
         least = min(self.held, default=self.highest)
-        self.below = max(self.below, min(self.highest - self._slack, least))
+        self.below = max(self.below, min(self.highest - self._slack, least, ALL - 1))
 
     def take(self, start: int, lane: int, numbers: Ints) -> Ints:
         """The places of those that have gone back further than they may."""
@@ -63,6 +64,7 @@ class Risen:
         tops = np.maximum(np.maximum.accumulate(numbers), self._lanes.get(lane, self._before))
         top = self._lanes[lane] = int(tops[-1])
         self.highest = max(self.highest, top)
-        back = np.flatnonzero(numbers < tops - self._slack)
+        # Without a sign the difference is right, however far apart they are.
+        back = np.flatnonzero(tops.view(np.uint64) - numbers.view(np.uint64) > np.uint64(self._slack))
         late = self.held.keys() | (self._released[1] if self._released[0] == start else set())
         return back[~np.isin(numbers[back], list(late))] if late and len(back) else back

@@ -22,7 +22,9 @@ OPEN_COLUMNS: Final = ("coarse", "order", "promises", "told", "is_promised", "fi
 """`first` is the step of a source at which it was told of first; `touched` the last report that was of it."""
 _COLUMNS: Final = len(OPEN_COLUMNS) + 4
 REMEMBERED: Final = 1 << 14
-"""How many ended substreams an agent remembers, to tell a record that comes after the end from a new substream."""
+"""How many ended substreams an agent remembers, to tell a record that comes after the end from a new substream.
+
+Where `Tracking.inexact` sources start again, it is also how many may end meanwhile."""
 
 
 class Ended:
@@ -128,7 +130,8 @@ class Sums:
         rows.flags.writeable = False  # as those of a report: for kernels it is another type
         report = (rows, np.zeros(count, np.int64), np.zeros(count, np.bool_))
         known: Ints = np.zeros(int(said["producer"].max(initial=0)) + 1, np.int64)
-        sources = (known, np.zeros((len(known), 3), np.int64), np.zeros(len(known), np.bool_))
+        no_tasks = np.zeros(len(known), np.bool_)
+        sources = (known, np.zeros((len(known), 3), np.int64), no_tasks, no_tasks)
         judging.take_reports(
             np.array([0, count], np.int64), report, sources, *self.arrays(count), Ended().arrays(0),
             np.zeros((0, self.groups), np.bool_), self.counted, np.zeros(4, np.int64), np.empty(count, np.int64),

@@ -62,6 +62,8 @@ class Tracking:
     consistent: bool = False
     counted: frozenset[int] = frozenset()
     """The groups in which records are counted, and have no tokens: see `Region.counted`."""
+    inexact: frozenset[int] = frozenset()
+    """Those sources that know of a new substream in which run it began, and not at which record."""
 
     @property
     def needs_clock(self) -> bool:

@@ -14,9 +14,11 @@ import headrace as hr
 from headrace.flow import host
 from headrace.flow.builder import Flow
 from headrace.flow.busy import BusyVoice
-from headrace.flow.host import WorkerSetup, control_queue, fitting, report_queue, run_worker
+from headrace.flow.host import fitting, run_worker
 from headrace.flow.plan import make_plan
+from headrace.flow.talk import control_queue, report_queue
 from headrace.flow.worker import Pace
+from headrace.flow.worker_setup import WorkerSetup
 from headrace.model import frames
 from headrace.queues.log import LogQueues
 

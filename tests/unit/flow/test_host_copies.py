@@ -12,9 +12,11 @@ import headrace as hr
 from headrace.flow.builder import Flow
 from headrace.flow.effects import Told
 from headrace.flow.graph import Graph
-from headrace.flow.host import Host, WorkerSetup, control_queue, report_queue
+from headrace.flow.host import Host
 from headrace.flow.plan import make_plan
+from headrace.flow.talk import control_queue, report_queue
 from headrace.flow.worker import Pace
+from headrace.flow.worker_setup import WorkerSetup
 from headrace.queues.log import LogQueues
 from headrace.testing.flows import until
 

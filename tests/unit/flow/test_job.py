@@ -9,8 +9,8 @@ import pytest
 import headrace as hr
 from headrace.flow.builder import Flow
 from headrace.flow.effects import Exited
-from headrace.flow.host import WorkerSetup
 from headrace.flow.job import Job, Launcher
+from headrace.flow.worker_setup import WorkerSetup
 from headrace.queues.log import LogQueues
 
 from .coordinator_script import ignored, make

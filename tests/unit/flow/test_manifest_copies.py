@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,62 @@ def test_the_last_moment_of_a_task_is_that_of_any_copy(store: FlowStore, last: s
     queues.life = "two"
     _, _, (loss,) = store.begin_run(_plan(), queues)
     assert loss.moments["f.in.k.0"] == 900
+
+
+# ----------------------------------------------------------------------- sweeps
+
+
+def test_a_damaged_commit_does_not_keep_a_worker_from_going_on(store: FlowStore, tmp_path: Path) -> None:
+    for version in (1, 2, 3):
+        _commit(store, _FIRST, 1, version, version)
+    _damage(tmp_path, _manifests(tmp_path)[-1])
+    found = FlowStore(str(tmp_path), "f").restore(_SECOND, holds=True)
+    assert found is not None
+    assert found.version == 2
+
+
+def test_commits_that_are_collected_while_a_copy_looks_do_not_stop_it(
+    store: FlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in range(1, 16):
+        _commit(store, _FIRST, 1, version, version)
+    silent = FlowStore(str(tmp_path), "f")
+    read, late = silent._place.read, [True]
+
+    def read_late(name: str, *more: int) -> bytes:
+        if name.endswith(".manifest") and late:
+            late.pop()
+            for version in range(16, 33):
+                _commit(store, _FIRST, 1, version, version)  # the 16th and the 32nd collect what is old
+        return read(name, *more)
+
+    monkeypatch.setattr(silent._place, "read", read_late)
+    silent.hold(_SECOND, ())
+    assert not late
+    assert len(_manifests(tmp_path)) < 15
+
+
+def test_files_of_a_copy_that_commits_while_another_one_collects_are_kept(
+    store: FlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lets go of what it held once its commit names it: whoever looks at commits first would see neither."""
+    file = f"{_stamp(1, 1)}-state"
+    _commit(store, _FIRST, 1, 1, 1, (file,))
+    second = FlowStore(str(tmp_path), "f")
+    second.hold(_SECOND, (file,))
+    for version in range(2, 16):
+        _commit(store, _FIRST, 1, version, version)
+    listed = store._place.files
+    between: list[bool] = [True]
+
+    def files(folder: str) -> dict[str, int]:
+        found = listed(folder)
+        if between and not folder.endswith("files") and "_collect" in {each.function for each in inspect.stack()}:
+            between.pop()
+            _commit(second, _SECOND, 2, 1, 1, (file,))
+        return found
+
+    monkeypatch.setattr(store._place, "files", files)
+    _commit(store, _FIRST, 1, 16, 16)
+    assert not between
+    assert file in _files(tmp_path)

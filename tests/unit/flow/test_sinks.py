@@ -81,6 +81,24 @@ def test_a_commit_that_is_done_again_changes_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
+def test_columns_that_change_within_a_commit(tmp_path: Path) -> None:
+    """As where metrics are added: a file has records of the same columns."""
+
+    def write(writer: SinkWriter, first: int) -> None:
+        for each in range(first, 6):
+            batch = _batch(each, each + 1)
+            writer.write(each, batch if each < 4 else batch.append_column("more", pa.array([0.5])))
+        writer.cut()()
+
+    write(_writer(tmp_path), 0)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert [pq.read_schema(path).names for path in sorted(before)] == [["n"], ["n", "more"]]
+    assert _found(tmp_path) == list(range(6))
+    write(_writer(tmp_path), 0)
+    write(_writer(tmp_path), 2)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("again", [[(0, 3), (3, 8)], [(0, 8)], [(0, 5), (5, 8)], [(0, 7), (7, 8)]], ids=str)
 def test_another_copy_that_has_more_or_less_to_write(tmp_path: Path, again: list[tuple[int, int]]) -> None:
     _write(_writer(tmp_path), 0, 3)

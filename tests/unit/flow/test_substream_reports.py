@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 import headrace as hr
 from headrace.flow.builder import Flow
 from headrace.flow.effects import Append, Fed, Ticked
 from headrace.flow.io import Feed
 from headrace.flow.plan import make_plan
+from headrace.flow.record_stages import side
 from headrace.flow.worker import Pace, Worker
 from headrace.model import frames
+from headrace.simulate import process
+from headrace.simulate.world import Setup, World
 
-from .tracked_flows import CALL, made, numbers
+from .tracked_flows import CALL, SCHEMA, Counts, made, numbers, same
 
 
 def _reported_ms(records_of: Callable[[int], int], flush_s: float = 0.005) -> list[int]:
@@ -67,3 +73,44 @@ def test_one_that_has_little_to_do_again_reports_as_before() -> None:
 
 def test_without_a_flush_nobody_waits() -> None:
     assert max(_pauses(_reported_ms(lambda _: 20, flush_s=0.0))) <= 5
+
+
+def test_a_firm_reader_does_not_wait_for_the_clock_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes next is held back until what its sink shows at a commit is safe: a commit for each substream."""
+    monkeypatch.setattr(process, "PACE", Pace(commit_s=60.0, report_s=0.1))
+    flow = Flow("f")
+    stream = flow.source("s", numbers(40)).tracked(by="n", ends=hr.rising(), bound="firm")
+    flow.sink("out", stream, hr.parquet("not written"), route=hr.rebalance())
+    world = World(flow.graph(), Setup(1, workers=1))
+    assert [row["n"] for row in world.run().of("out")] == list(range(40))
+    assert world.now < 40 * 60.0 / 10
+
+
+def test_a_task_that_ends_during_its_commit_tells_all_in_its_last_report() -> None:
+    """What it was to tell once the commit is safe is older then, and would not count: what follows waited for ever."""
+    flow = Flow("f")
+    tracked = flow.source("s", numbers(40)).tracked(by="x", ends=hr.marker("last"))
+    first = flow.stage("first", Counts, tracked, route=hr.key("x"), parallelism=2)
+    flow.sink("kept", first, hr.parquet("not written"))
+    flow.sink("ends", flow.ends("told", first.tracked(by="x", ends=hr.marker("last"))), CALL)
+    for seed in range(20):
+        ended = World(flow.graph(), Setup(seed, workers=2)).run().of("ends")
+        assert sorted(row["substream"] for row in ended) == list(range(10))
+
+
+def test_a_loop_ends_also_if_tasks_that_are_over_are_told_to_forget() -> None:
+    """They have nothing to report of it, and nobody waits for that."""
+    flow = Flow("f")
+    source = flow.source("s", numbers(4 * 300))
+    beside = flow.stage("beside", same, source, route=hr.rebalance(), parallelism=2)
+    loop = flow.loop("again", source, route=hr.rebalance(), parallelism=2)
+    step = flow.stage("step", once_more, loop, each="record", sides={"back": SCHEMA})
+    loop.back(step.side("back"))
+    read = [stream.tracked(by="x") for stream in (beside, step)]
+    flow.sink("out", flow.stage("count", Counts, *read, route=hr.key("x"), parallelism=2), CALL)
+    found = World(flow.graph(), Setup(1, workers=2)).run().of("out")
+    assert sorted((row["x"], row["n"]) for row in found if row["n"]) == [(x, 8) for x in range(300)]
+
+
+def once_more(record: dict[str, Any]) -> Any:
+    return side("back", {**record, "n": record["n"] + 1}) if record["n"] % 2 else record

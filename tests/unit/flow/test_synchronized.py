@@ -125,6 +125,17 @@ def test_what_comes_out_of_order_is_told_of_with_its_place() -> None:
     assert operator.apply(_values()) == []
 
 
+def test_a_heartbeat_that_is_late_says_nothing_new() -> None:
+    """Wherever frames are cut: it is left out, and an event after it must not be older than one before it."""
+    rows = ((5, "value", 1), (4, None, 0), (5, "value", 2), (9, None, 0), (7, None, 0), (10, "value", 3))
+    wanted = _records(_marking().apply(_values(*[row for row in rows if row[0] not in (4, 7)])))
+    assert _records(_marking().apply(_values(*rows))) == wanted
+    operator = _marking()
+    assert [record for row in rows for record in _records(operator.apply(_values(row)))] == wanted
+    with pytest.raises(OrderBroken, match="an event of time 8 comes after one of time 10"):
+        operator.apply(_values((3, None, 0), (8, "value", 4)))
+
+
 def test_a_tag_that_there_should_not_be() -> None:
     with pytest.raises(ProgramError, match="EventWindows: an event has the tag barier, and there are only value, barr"):
         _marking().apply(_values((1, "barier", 0)))
@@ -144,7 +155,7 @@ class _World:
         rates = rates_of(name, streams) if name == "smart_home" or self.rng.random() < 0.5 else None
         plan = planned(program, inputs, leaves, rates, "by_rate")
         self.codec, self.members = Codec(program), len(plan.members)
-        self._tree = Tree(plan, tuple(str(n) for n in range(len(streams))), streams[0].schema, self.codec)
+        self._tree = Tree(plan, tuple(str(n) for n in range(len(streams))), streams[0].schema, inputs.time, self.codec)
         self.came: list[list[pa.RecordBatch]] = [[] for _ in plan.members]
         self.lines: dict[tuple[Any, int], deque[pa.RecordBatch]] = {}
         beat = self.rng.choice([1, 8, 64])
@@ -223,7 +234,7 @@ def test_columns_may_have_any_name_but_those_that_are_reserved() -> None:
         _flow(EventWindows(), rows.append_column("__headrace_tag", pa.array([7, 8, 9])))
     inputs = inputs_of(EventWindows(), None, None, None, None)
     plan, codec = planned(EventWindows(), inputs, 1, None, "sequential"), Codec(EventWindows())
-    old, new = (Tree(plan, ("s.0", "t.0"), rows.schema, codec).open(Shape("tree", {})) for _ in range(2))
+    old, new = (Tree(plan, ("s.0", "t.0"), rows.schema, "time", codec).open(Shape("tree", {})) for _ in range(2))
     for _, batch in Marked(plan, inputs, 0, 10, rows.schema).open(Shape("in", {})).apply(rows):
         old.apply(batch)
     new.restore([content for content in [old.changes()] if content is not None])
@@ -238,7 +249,7 @@ def _waiting(operator: Operator) -> int:
 
 def test_a_worker_says_what_it_waits_for() -> None:
     plan = _windows()
-    tree = Tree(plan, ("orders.0", "clicks.0"), _VALUES, Codec(EventWindows()))
+    tree = Tree(plan, ("orders.0", "clicks.0"), _VALUES, "time", Codec(EventWindows()))
     operator = tree.open(Shape("tree", {}, index=1, tasks=3))
     report: Any = operator.report()
     assert (report["waiting"], report["waits_for"]) == (0, [])

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import headrace as hr
-from headrace.errors import SubstreamBroken
+from headrace.errors import FlowError, SubstreamBroken
 from headrace.flow.builder import Flow, Stream
 from headrace.flow.sequential import run_sequentially
 
@@ -137,3 +137,15 @@ def test_a_record_long_after_the_marker_is_named_where_its_substream_is_open() -
     flow.sink("told", flow.ends("ends", kept.tracked(by="x", ends=hr.marker("last"))), CALL)
     with pytest.raises(SubstreamBroken, match=r"s\.0: a record of substream .* came after the one that closed it"):
         run_sequentially(flow.graph(), 200)
+
+
+def test_a_time_that_python_does_not_have_is_named() -> None:
+    def far(first: int, count: int) -> pa.RecordBatch:
+        times = pa.array([253402300800 + n for n in range(first, first + count)], pa.int64())
+        return pa.record_batch({"t": times.view(pa.timestamp("s")), "last": pa.array([True] * count, pa.bool_())})
+
+    flow = Flow("f")
+    tracked = flow.source("s", hr.generate(far, 2)).tracked(by="t", ends=hr.marker("last"))
+    flow.sink("ends", flow.ends("e", tracked), CALL)
+    with pytest.raises(FlowError, match=r"s\.0: t has a value .*timestamp\[s\].*leave such records out"):
+        run_sequentially(flow.graph())

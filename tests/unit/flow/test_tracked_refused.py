@@ -241,13 +241,13 @@ def test_rising_labels_made_in_a_stage_that_runs_with_the_source(tasks: int, out
 def test_rising_labels_made_in_a_stage_that_fall_back() -> None:
     graph = rising_from_a_stage(lambda n: np.where(n == 30, 20, n), 2).graph()
     for most_records in (5, 40):
-        with pytest.raises(SubstreamBroken, match=r"s\.0: x 20 comes after higher ones, and .*\(slack=0\) says"):
+        with pytest.raises(SubstreamBroken, match=r"s\.0 \(s, labelled\): x 20 comes after higher .*\(slack=0\) says"):
             run_sequentially(graph, most_records)
 
 
 def test_rising_labels_that_fall_back_within_a_batch_to_another_consumer() -> None:
     graph = rising_from_a_stage(lambda n: np.where(n == 0, 1, np.where(n == 1, 0, n)), 2).graph()
-    with pytest.raises(SubstreamBroken, match=r"s\.0: x 0 comes after higher ones"):
+    with pytest.raises(SubstreamBroken, match=r"s\.0 \(s, labelled\): x 0 comes after higher ones"):
         World(graph, Setup(1, (), 1, 10)).run()
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import SubstreamBroken
-from headrace.track import agent_state
+from headrace.track import agent_state, sums
 from headrace.track.agent import Agent
 from headrace.track.local import NO_TIME, NOTHING, Said
 from headrace.track.reports import TaskSaid, report_of
@@ -74,12 +74,21 @@ def test_what_waits_for_an_earlier_one_as_in_table_5() -> None:
     """h began at 5 and is empty, q began at 4 and is not, z began at 1."""
     agent, told = Agent(tracking(consistent=True)), []
     for word, coarse in ((H, 5), (Q, 4), (Z, 1)):
-        words = {H: 0, Q: 6, Z: 0}
-        told += tell(agent, says(0, 10 - coarse, {word: (words[word],)}, promised=[word], coarse=coarse, clock=5))
+        words, clock = {H: 0, Q: 6, Z: 0}, 5 if word == Z else 1
+        told += tell(agent, says(0, 10 - coarse, {word: (words[word],)}, promised=[word], coarse=coarse, clock=clock))
     assert told == [("ENDED", "z")]
     assert tell(agent, says(0, 20, {}, clock=9)) == []
     assert agent.why(H).startswith("it waits for those that began before it")
     assert tell(agent, says(2, 1, {Q: (6,)})) == [("ENDED", "q"), ("ENDED", "h")]
+
+
+def test_what_an_earlier_life_of_a_source_says_late_comes_in_no_earlier_order() -> None:
+    """Ends were told by what the source had said since: that nothing earlier would come."""
+    agent = Agent(tracking(groups=2, points=(Point("first", (0,)), Point("last", (0, 1))), consistent=True))
+    assert tell(agent, says(0, 1, {H: (0, 7)}, promised=[H], coarse=2, clock=6)) == [("ENDED", "h")]
+    assert tell(agent, says(0, 3, {Q: (0, 0)}, promised=[Q], coarse=1, clock=1)) == []
+    assert tell(agent, says(0, 4, {Q: (0, 0)}, promised=[Q], coarse=1, clock=9)) == [("ENDED", "q")]
+    assert tell(agent, says(2, 1, {H: (0, 7)})) == [("ENDED", "h"), ("ENDED", "q")]
 
 
 def test_nothing_ends_before_it_is_promised() -> None:
@@ -107,6 +116,31 @@ def test_a_later_report_of_something_old_is_left_aside() -> None:
     assert tell(agent, says(2, 5, {H: (5,)})) == [("ENDED", "h")]
     assert tell(agent, says(2, 8, {H: (5,)}, at=5, since=4)) == []
     assert tell(agent, says(2, 9, {H: (5,)}, at=9, since=3)) == [], "it may be the same, in a longer run"
+
+
+def ended_and_not_remembered(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Agent:
+    """h has ended, and so many others have since that this is not remembered."""
+    monkeypatch.setattr(sums, "REMEMBERED", 1)
+    agent = Agent(tracking(**more))
+    tell(agent, says(0, 5, {H: (5,)}, promised=[H]), says(2, 5, {H: (5,)}))
+    assert tell(agent, says(0, 6, {Q: (0,)}, promised=[Q])) == [("ENDED", "q")]
+    return agent
+
+
+def test_what_is_said_again_of_what_ended_long_ago_is_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others went on while its task was down: taken for new, it would never end, and so the flow would not."""
+    agent = ended_and_not_remembered(monkeypatch)
+    assert tell(agent, says(2, 9, {H: (5,)}, at=9, since=3)) == [], "its last step is of a longer run"
+    assert tell(agent, says(0, 8, {H: (5,)}, at=8, since=4, promised=[H])) == []
+    assert len(agent.sums) == 0
+    assert tell(agent, says(0, 9, {}, over=True)) == [("OVER", None)]
+
+
+def test_what_began_within_a_run_is_new_where_the_step_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a source that labels only beside it, and that had said something in the middle of that run."""
+    agent = ended_and_not_remembered(monkeypatch, inexact=frozenset([0]))
+    tell(agent, says(0, 8, {Z: (5,)}, at=8, since=4, promised=[Z]))
+    assert tell(agent, says(2, 8, {Z: (5,)})) == [("ENDED", "z")]
 
 
 def test_a_record_after_the_end_is_refused() -> None:

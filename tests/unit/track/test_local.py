@@ -99,6 +99,16 @@ def test_what_is_made_of_nothing_is_broken() -> None:
     assert (caught.value.kind, caught.value.label) == (local.NOT_OF_MEMBERS, 3)
 
 
+def test_what_is_held_when_it_has_come_changed_no_earlier() -> None:
+    table = LocalTable(MEANING, 1, 0)
+    table.steps = 9
+    table.note(Note.RECEIVED, batch([1, 2, 2, 3]), 3, 0, 0, 5)
+    table.hold(np.array([word(2)], np.uint64), 5)
+    said = table.said()
+    found = dict(zip(said.ids.tolist(), said.words[:, 1:3].tolist(), strict=True))
+    assert found == {word(1): [6, 5], word(2): [9, 7], word(3): [9, 8]}
+
+
 def test_what_came_in_an_earlier_run_cannot_be_sent_unless_it_is_held() -> None:
     table = LocalTable(MEANING, 1, hold_group=0)
     table.steps = 1
@@ -186,6 +196,24 @@ def test_a_source_forgets_what_it_has_promised(monkeypatch: pytest.MonkeyPatch, 
     assert len(table) < 120
 
 
+def test_a_source_that_started_again_forgets_what_it_had_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_KEPT_PROMISES", 10)
+    meaning = Tracked("x", rising(2)).meaning()
+    table, again = (LocalTable(meaning, 1, forgets=True) for _ in range(2))
+    table.steps = 9
+    table.note(Note.OPENED, batch(list(range(9))), 0, 0, 0, 0)
+    table.fold()
+    table.said()
+    again.set_values(table.values())
+    again.restore([table.content()])
+    for label in range(9, 30):
+        again.steps += 1
+        again.note(Note.OPENED, batch([label]), 0, 0, 0, again.steps - 1)
+        again.fold()
+        again.said()
+    assert len(again) < 12
+
+
 def test_rising_labels_may_fall_back_by_the_slack() -> None:
     table = LocalTable(Tracked("x", rising(2)).meaning(), 1)
     table.steps = 4
@@ -196,6 +224,25 @@ def test_rising_labels_may_fall_back_by_the_slack() -> None:
     with pytest.raises(Broken) as caught:
         table.fold()
     assert (caught.value.kind, caught.value.label) == (local.WENT_BACK, 2)
+
+
+@pytest.mark.parametrize("slack", [0, 7, 1 << 62])
+def test_labels_as_low_and_as_high_as_numbers_go(slack: int) -> None:
+    """The highest is a label like others: that it has come does not promise that nothing more of it will."""
+    table = LocalTable(Tracked("x", rising(slack)).meaning(), 1)
+    low, high = -(1 << 63), (1 << 63) - 1
+    runs: list[list[int | None]] = [[low], [low, low + 1, None, low + 7], [-1, 0], [high - 7, high, high], [high]]
+    for labels in runs:
+        table.note(Note.OPENED, batch(labels), 0, 0, 0, table.steps)
+        table.steps += len(labels)
+        table.fold()
+        assert table.below < local.ALL
+    assert table.below == max(low, min(high - 1, high - slack))
+    if slack < 8:
+        table.note(Note.OPENED, batch([low]), 0, 0, 0, table.steps)
+        with pytest.raises(Broken) as caught:
+            table.fold()
+        assert (caught.value.kind, caught.value.label) == (local.WENT_BACK, low)
 
 
 def told_by_place(table: LocalTable, parts: list[tuple[int, list[int | None]]]) -> None:
@@ -259,3 +306,67 @@ def test_rising_goes_on_where_a_table_had_come_to() -> None:
     told_by_place(other, [(8, [4])])
     with pytest.raises(Broken):
         other.fold()
+
+
+def test_a_source_does_not_forget_what_a_stage_beside_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it promise what is above, also where higher ones came in the same run."""
+    monkeypatch.setattr(local, "_KEPT_PROMISES", 2)
+    table = LocalTable(Tracked("x", rising()).meaning(), 1, hold_group=0, forgets=True)
+    table.steps = 4
+    table.note(Note.OPENED, batch([1, 2, 3, 4]), 0, 0, 0, 0)
+    table.hold(np.array([word(2)], np.uint64), 0, pa.array([2]))
+    table.said()
+    assert (table.below, len(table)) == (2, 3)
+    table.steps = 5
+    table.release(np.array([word(2)], np.uint64), 4, pa.array([2]))
+    table.note(Note.SENT, batch([2]), 0, 0, 0, 4)
+    table.fold()
+    assert len(table.said().ids) == 1
+    assert (table.below, len(table)) == (4, 1)
+
+
+def test_what_is_held_again_after_a_restart_is_forgotten_when_it_is_let_go() -> None:
+    """To forget it was told for what was said in an earlier life."""
+    table, one = LocalTable(MEANING, 1, hold_group=0), np.array([word(1)], np.uint64)
+    table.steps = 1
+    table.note(Note.RECEIVED, batch([1]), 3, 0, 0, 0)
+    table.hold(one, 0)
+    table.drop(one)
+    assert len(table) == 1
+    table.steps = 2
+    table.release(one, 1)
+    table.note(Note.SENT, batch([1]), 4, 0, 0, 1)
+    table.drop(np.zeros(0, np.uint64))
+    assert len(table) == 0
+
+
+def test_what_is_held_above_all_that_was_given_is_not_forgotten_before_it_is_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stage beside a source gives a label to what it keeps. Of those that a restart lost, this one is the highest."""
+    monkeypatch.setattr(local, "_KEPT_PROMISES", 1)
+    meaning = Tracked("x", rising(10)).meaning()
+    table, again = (LocalTable(meaning, 1, hold_group=0, forgets=True) for _ in range(2))
+    table.steps = 2
+    table.note(Note.OPENED_LATER, batch([10]), 0, 0, 0, 0)
+    table.hold(np.array([word(20)], np.uint64), 0, pa.array([20]))
+    table.said()
+    again.set_values(table.values())
+    again.restore([table.content()])
+    for label in (25, 26):
+        again.steps += 1
+        again.note(Note.OPENED_LATER, batch([label]), 0, 0, 0, again.steps - 1)
+        again.fold()
+        again.said()
+    again.steps += 1
+    again.release(np.array([word(20)], np.uint64), again.steps - 1, pa.array([20]))
+    for kind in (Note.OPENED_LATER, Note.SENT):
+        again.note(kind, batch([20]), 4, 0, 0, again.steps - 1)
+    again.fold()
+    said = again.said().ids.tolist()
+    assert again.below == 16, "20 may come again"
+    assert said == [word(20)]
+    again.steps += 1
+    again.note(Note.OPENED_LATER, batch([20]), 0, 0, 0, again.steps - 1)
+    again.fold()
+    assert again.said().words[:, 5].view(np.uint64).tolist() == tokens_from(4, 0, 1).tolist(), "of all that was sent"
