@@ -38,7 +38,7 @@ _SchemaFrom = Annotated[
 ]
 _ClassName = Annotated[
     str | None,
-    typer.Option("--class", metavar="NAME", help="Which program, of several.", rich_help_panel=_OF_PROGRAMS),
+    typer.Option("--class", metavar="NAME", help="Which program, if FILE has several.", rich_help_panel=_OF_PROGRAMS),
 ]
 _Events = Annotated[
     str | None,
@@ -56,7 +56,7 @@ _Tag = Annotated[
         rich_help_panel=_OF_PROGRAMS,
     ),
 ]
-_Seed = Annotated[int, typer.Option(metavar="N", help="For other random cases.", rich_help_panel=_OF_PROGRAMS)]
+_Seed = Annotated[int, typer.Option(metavar="N", help="Tries other random cases.", rich_help_panel=_OF_PROGRAMS)]
 _Tolerance = Annotated[
     float,
     typer.Option(

@@ -20,19 +20,19 @@ from headrace.errors import EnvironmentProblem, InputError
 metrics = typer.Typer(
     name="metrics",
     no_args_is_help=True,
-    help="The metrics of a stream that `headrace serve` answers for: list, add, remove, while it answers.",
+    help="List, add and remove the metrics of a stream of `headrace serve`, while it answers.",
 )
 TOKEN: Final = "HEADRACE_TOKEN"
 _WAIT_S: Final = 150.0
 
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Its name.")]
-At = Annotated[str, typer.Option(metavar="URL", help=f"Where it is served; a token for it goes into {TOKEN}.")]
+At = Annotated[str, typer.Option(metavar="URL", help=f"Where it is served. A token for it goes into {TOKEN}.")]
 _DEFAULT: Final = "http://127.0.0.1:8080"
 
 
 @metrics.command("list")
 def list_metrics(stream: Stream, at: At = _DEFAULT, as_json: AsJson = False, debug: Debug = False) -> None:
-    """What a stream answers with, and how much it remembers for each.
+    """List the metrics of a stream, and how much each remembers.
 
     [dim]headrace metrics list payments[/dim]
     """
@@ -49,11 +49,11 @@ def list_metrics(stream: Stream, at: At = _DEFAULT, as_json: AsJson = False, deb
 @metrics.command()
 def add(
     stream: Stream,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="With the metrics: SELECT … AS name …; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The metrics, SELECT … AS name …; - for stdin.")],
     at: At = _DEFAULT,
     debug: Debug = False,
 ) -> None:
-    """More metrics, computed from the events that are remembered, without a pause of the answers.
+    """Add metrics, computed from the events that are remembered. Answers go on meanwhile.
 
     [dim]headrace metrics add payments more.sql
     echo "SELECT max(x) AS top FROM payments GROUP BY card OVER sliding 1 hour" | headrace metrics add payments -[/dim]
@@ -69,7 +69,7 @@ def remove(
     at: At = _DEFAULT,
     debug: Debug = False,
 ) -> None:
-    """One metric less; what it remembered is gone.
+    """Remove a metric, and what it remembered.
 
     [dim]headrace metrics remove payments top[/dim]
     """

@@ -26,20 +26,22 @@ FlowFile = Annotated[
 def run(
     flow_file: FlowFile,
     at: Annotated[
-        str, typer.Option(metavar="DIR", help="Where its queues and commits are: a run there goes on where it was.")
+        str, typer.Option(metavar="DIR", help="Where its queues and commits are. A flow that ran there before goes on.")
     ] = "headrace-flows",
-    workers: Annotated[int | None, typer.Option(min=1, help="How many Spark tasks share the work.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many Spark tasks share the work. Default: one for each core.")
+    ] = None,
     kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Queues on this Kafka broker, not in files below DIR.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Keep queues on this Kafka broker, not in files below DIR.")
     ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Copies of each task, in different workers.")] = 1,
     mode: Annotated[str, typer.Option(help="What copies do: active, standby or none.")] = "active",
-    order: Annotated[str, typer.Option(help="How copies agree: queue, round-robin or leader.")] = "queue",
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks at it.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: a line of JSON at each look.")] = False,
+    order: Annotated[str, typer.Option(help="How copies agree on an order: queue, round-robin or leader.")] = "queue",
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates of the figures.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: a line of JSON at each update.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Run a flow on Spark until its sources end. Ctrl-C lets what is under way arrive, a second one stops at once.
+    """Run a flow on Spark until its sources end. Ctrl-C lets what is under way arrive; a second Ctrl-C stops at once.
 
     [dim]headrace run trades.py
     headrace run trades.py --at /data/flows --workers 4 --kafka localhost:9092

@@ -28,27 +28,31 @@ def serve(
         str, typer.Argument(metavar="METRICS.sql", help="Streams (CREATE STREAM) and their metrics; - for stdin.")
     ],
     at: Annotated[
-        str, typer.Option(metavar="DIR", help="Where events, answers and state are: a start there goes on.")
+        str, typer.Option(metavar="DIR", help="Where events, answers, state and metrics are; a start there goes on.")
     ] = "headrace-streams",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8080,
     kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Queues on this Kafka broker, not in files below DIR.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Keep queues on this Kafka broker, not in files below DIR.")
     ] = None,
     parallelism: Annotated[int, typer.Option(min=1, help="How many tasks share the work of a stream.")] = 1,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Copies of the tasks of a stream, in different workers: a crash is not noticed.")
+        int, typer.Option(min=1, help="Copies of the tasks of a stream, in different workers: a crash causes no gap.")
     ] = 1,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for an answer.")] = 5.0,
-    rate: Annotated[float | None, typer.Option(min=0.1, help="Requests a second that one client may send.")] = None,
-    body_mb: Annotated[float, typer.Option(min=0.001, help="The largest body, in MB.")] = 4.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Requests a second for each token, or for each address if there are no tokens."),
+    ] = None,
+    body_mb: Annotated[float, typer.Option(min=0.001, help="The largest body of a request, in MB.")] = 4.0,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", exists=True, help="Certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", exists=True, help="Its key.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Answer every event that is posted with its exact metrics. Ctrl-C stops; the next start goes on.
+    """Answer every event that is posted with its exact metrics. Ctrl-C stops it; the next start goes on where it was.
 
-    Tokens for access: set HEADRACE_TOKENS to one or more, with commas between; without, everybody may ask.
+    To allow only clients with a token, set HEADRACE_TOKENS to one or more tokens, with commas between.
+    A stream that was served at DIR before keeps its metrics: change them with [bold]headrace metrics[/bold].
 
     [dim]headrace serve metrics.sql
     HEADRACE_TOKENS=secret headrace serve metrics.sql --at /data/streams --tls-cert c.pem --tls-key k.pem[/dim]

@@ -25,11 +25,11 @@ def simulate(
         str,
         typer.Option(metavar="KINDS", help=f"What may happen: {', '.join(KINDS)}; or what and when: crash@120."),
     ] = ",".join(KINDS),
-    workers: Annotated[int | None, typer.Option(min=1, help="How many workers; 1 to 4 as the seed has it.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many workers. Default: 1 to 4, by the seed.")] = None,
     plant: Annotated[
-        str | None, typer.Option(metavar="BUG", help=f"Try the simulator with a known bug: {', '.join(PLANTS)}.")
+        str | None, typer.Option(metavar="BUG", help=f"Plant a bug, which the runs must find: {', '.join(PLANTS)}.")
     ] = None,
-    lines: Annotated[int, typer.Option(min=1, help="How much of the story of a failed run to print.")] = 30,
+    lines: Annotated[int, typer.Option(min=1, help="How many lines of the story of a failed run to print.")] = 30,
     debug: Debug = False,
 ) -> None:
     """Run a flow in a simulated world, and compare it with its sequential run. Exits with 1 if they differ.
