@@ -36,8 +36,8 @@ from bench.harness import Bench, Chart, Target
 from bench.support import order_flows, order_spark
 from bench.support.order_flows import LAST, MARK_S, PASSES, WINDOW, Draw, Ints, merged
 from bench.support.order_merge import EMIT, MADE, PATHS, PROCESS, ROUNDS, WIDTH, kernels, merger_waits
-from headrace.flow.host import BATCH_RECORDS
 from headrace.flow.worker import Pace
+from headrace.flow.worker_setup import BATCH_RECORDS
 from headrace.spark.session import local_session
 
 RECORDS_A_SECOND: Final = "records/s"

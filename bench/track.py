@@ -132,7 +132,7 @@ class Sizes:
 FULL: Final = Sizes(
     {"steps": (10, 30, 100), "workers": (10, 15, 20), "granularity": (1, 10, 100)},
     {"punctuations": 4, "tracked": 12, "counted": 12},
-    (200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 7_000, 8_000, 10_000), 0.3,
+    (200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 6_000, 7_000, 8_000, 10_000, 12_000, 14_000, 17_000, 20_000), 0.3,
     (
         ("none", 1, 5), ("counted", 1, 5), ("counted", 10, 1), ("tracked", 1, 1), ("tracked", 10, 1),
         ("punctuations", 1, 1), ("punctuations", 10, 1), ("punctuations", 50, 1),
@@ -277,6 +277,8 @@ def by_rate(bench: Bench, sizes: Sizes, costs: Costs) -> None:
         each = ", ".join(f"{knee_of([(float(r), ms) for r, ms in run.items()], most_ms):,.0f}" for run in runs)
         bench.say(f"{raced_name(system, grain)}: knee {knees[system, grain]:,.0f} items/s, of single runs {each}")
         bench.curve(BY_RATE, raced_name(system, grain), points)
+        if points[-1][1] <= most_ms:
+            bench.note(f"{raced_name(system, grain)}: latency had not started to grow at {points[-1][0]:,.0f} items/s")
     for system, grain in knees:
         if system != "none":
             bench.ratio(kept_name(system, grain), knees[system, grain] / knees["none", 1])

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext
 
 from headrace.spark.gang import Gang
+from headrace.spark.meeting import Roll, roll_call
 from headrace.spark.synchronized import Synchronized
 from headrace.spark.synchronized_stream import ITAG, RANK
 from headrace.synchronize.codec import Codec
@@ -72,14 +73,14 @@ def _work(
     plan: Plan, inputs: Inputs, names: list[str], secret: bytes, batches: Iterator[pa.RecordBatch], folder: str,
     rounds: int, is_stretch: bool, is_paired: bool,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    context = BarrierTaskContext.get()
+    roll = roll_call(BarrierTaskContext.get(), plan.tasks, secret)
     parts = [_events(batch, inputs, names) for batch in batches]
     if is_stretch:
         parts = [merged(parts, is_ordered=False)]
     schema = pa.schema([(name, pa.null()) for name in names])
     given: list[pa.RecordBatch] = []
     for number in range(rounds):
-        gang = _Counting(context.partitionId(), plan.tasks, secret, context.allGather)
+        gang = _Counting(replace(roll, start=f"{roll.start} {number}"))
         task, watch = GangTask(plan, gang, Codec(plan.space.program), schema), Watch()
         if is_stretch:
             _look_at_leaves(task, watch)
@@ -103,8 +104,10 @@ def _start_at_once(gang: Gang) -> None:
 
 def _apart(plan: Plan, schema: pa.Schema, parts: list[Events]) -> float:
     single = make_plan(plan.space, sequential(plan.space))
-    alone = Gang(0, 1, b"", lambda said: [said])
-    task, start = GangTask(single, alone, Codec(plan.space.program), schema), time.perf_counter()
+    task, start = (
+        GangTask(single, Gang(Roll(0, 1, b"", [], list)), Codec(plan.space.program), schema),
+        time.perf_counter(),
+    )
     for _ in task.run(iter(parts)):
         pass
     return time.perf_counter() - start

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bench.harness import Bench
 from bench.support.order_flows import LAST, Ints, column, made, path_of
-from headrace.flow.host import BATCH_RECORDS
+from headrace.flow.worker_setup import BATCH_RECORDS
 from headrace.order.by_sequence import BySequence
 from headrace.order.columns import PART, SEQUENCE, Keys
 

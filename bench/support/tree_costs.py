@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bench.support.trees import Workload, row_by_row, shared_out
 from headrace.spark.gang import Gang
+from headrace.spark.meeting import Roll
 from headrace.synchronize.codec import Codec
 from headrace.synchronize.mailbox import Events
 from headrace.synchronize.node import DOWN, FRONTIER, Message
@@ -168,17 +169,10 @@ def _handle(workload: Workload) -> float:
 
 def _talk(content: bytes) -> tuple[float, float]:
     """What one end of a line of a gang has to do to say something, and the other to hear it: time of processors."""
-    places: list[str] = ["", ""]
-    met = threading.Barrier(2)
     ends: queue.SimpleQueue[tuple[int, Gang]] = queue.SimpleQueue()
 
     def join(task: int) -> None:
-        def meet(text: str) -> list[str]:
-            places[task] = text
-            met.wait()
-            return places
-
-        ends.put((task, Gang(task, 2, b"s" * 32, meet, "127.0.0.1")))
+        ends.put((task, Gang(Roll(task, 2, b"s" * 32, ["127.0.0.1"] * 2, list))))
 
     threads = [threading.Thread(target=join, args=(task,)) for task in range(2)]
     for thread in threads:

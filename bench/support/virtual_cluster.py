@@ -28,11 +28,12 @@ from bench.support.virtual_costs import Costs, whole
 from headrace.flow import effects as fx
 from headrace.flow.coordinator import Coordinator
 from headrace.flow.graph import Graph
-from headrace.flow.host import BATCH_RECORDS, FEW_RECORDS, PACE_S
+from headrace.flow.host import FEW_RECORDS, PACE_S
 from headrace.flow.io import Opening, SplitReader
 from headrace.flow.plan import Plan, make_plan
 from headrace.flow.queue_ends import QueueEnd
 from headrace.flow.worker import Pace, Worker
+from headrace.flow.worker_setup import BATCH_RECORDS
 from headrace.model import frames
 from headrace.model.pauses import few_pauses
 from headrace.queues.protocol import Entry
