@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PIECE = 4096
+_PIECES = (1 << 20, 4096)
 
 
 class SmallDisk:
@@ -18,12 +18,11 @@ class SmallDisk:
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:
-        try:
-            with open(self._ballast, "wb", buffering=0) as ballast:
-                while ballast.write(bytes(_PIECE)):
-                    pass
-        except OSError:
-            pass
+        with open(self._ballast, "wb", buffering=0) as ballast:
+            for size in _PIECES:
+                with suppress(OSError):
+                    while ballast.write(bytes(size)):
+                        pass
 
     def free(self) -> None:
         self._ballast.unlink()
