@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.flow.agents import AgentOperator
+from headrace.flow.state_files import StateFiles
 from headrace.flow.tracked import TaskTracking
 from headrace.testing.random_copies import check_other_flow
 from headrace.testing.random_tracking import check_one_order, check_tracked_flow
@@ -81,8 +82,8 @@ def _goes_wrong(seed: int) -> bool:
         return True  # even the sequential run has no end
 
 
-def test_an_agent_does_the_same_however_many_reports_come_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report that an agent heard in its first life counts here; one that was restored began with others."""
+def heard(monkeypatch: pytest.MonkeyPatch, flows: int) -> list[tuple[AgentOperator, list[pa.RecordBatch]]]:
+    """What the agents of random flows hear in their first lives. Who was restored is left out: it began with others."""
     taken: dict[AgentOperator, list[pa.RecordBatch]] = {}
     restored: set[AgentOperator] = set()
 
@@ -95,13 +96,17 @@ def test_an_agent_does_the_same_however_many_reports_come_at_a_time(monkeypatch:
         restoring(self, parts)
 
     taking, restoring = AgentOperator.take, AgentOperator.restore
-    monkeypatch.setattr(AgentOperator, "take", take)
-    monkeypatch.setattr(AgentOperator, "restore", restore)
-    for seed in range(25):
-        check_tracked_flow(seed)
+    with monkeypatch.context() as patched:
+        patched.setattr(AgentOperator, "take", take)
+        patched.setattr(AgentOperator, "restore", restore)
+        for seed in range(flows):
+            check_tracked_flow(seed)
+    return [(operator, reports) for operator, reports in taken.items() if operator not in restored]
+
+
+def test_an_agent_does_the_same_however_many_reports_come_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, compared = random.Random(1), 0
-    for operator in taken.keys() - restored:
-        reports = taken[operator]
+    for operator, reports in heard(monkeypatch, 25):
         one_by_one, together = (Agent(operator.agent.tracking) for _ in range(2))
         told = [notice for report in reports for notice in one_by_one.take(report)]
         found, at = list[Notice](), 0
@@ -114,6 +119,26 @@ def test_an_agent_does_the_same_however_many_reports_come_at_a_time(monkeypatch:
         assert agent_state.dump(together) == agent_state.dump(one_by_one)
         compared += len(reports) > 10
     assert compared > 10
+
+
+def test_an_agent_that_is_restored_says_what_it_would_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, wholes, changes = random.Random(2), 0, 0
+    for operator, reports in heard(monkeypatch, 25):
+        files, kept, at = StateFiles(), dict[str, bytes](), 0
+        first, again = (AgentOperator(operator._region, operator._shape) for _ in range(2))
+        while at < len(reports):
+            for _ in range(rng.randint(0, 3)):
+                stop = at + rng.randint(1, 6)
+                assert again.take(reports[at:stop]) == first.take(reports[at:stop])
+                at = stop
+            kept |= files.written({"agent": first}, str(at))
+            again = AgentOperator(operator._region, operator._shape)
+            StateFiles().restore(files.parts, {"agent": again}, kept.__getitem__)
+            assert (again.agent.size, again.heard()) == (first.agent.size, first.heard())
+        wholes += sum(content[:1] == b"=" for content in kept.values())
+        changes += sum(content[:1] == b"+" for content in kept.values())
+    assert wholes > 100
+    assert changes > 30
 
 
 def _flat(notices: list[Notice], point: int) -> list[Any]:

@@ -39,14 +39,26 @@ class AgentOperator(Operator):
         self._schema = notices(region.tracking.label)
         self._since: list[pa.RecordBatch] = []
         """The reports since the last snapshot: what has changed."""
+        self._rows, self._is_much = 0, False
+        """How many rows they had; were they more than there is? Most of that has gone, and they need not be kept."""
+        self.changes_are_all = False
         self._asked: dict[str, Any] = {}
 
     def apply(self, batch: pa.RecordBatch) -> Outputs:
         raise FlowError(f"stage {self._shape.stage} was given records, and takes reports")
 
     def take(self, reports: Sequence[pa.RecordBatch]) -> Outputs:
-        self._since.extend(reports)
-        return self._outputs(self.agent.take(*reports))
+        told = self.agent.take(*reports)
+        self._note(reports)
+        return self._outputs(told)
+
+    def _note(self, reports: Sequence[pa.RecordBatch]) -> None:
+        """For the next snapshot."""
+        self._rows += sum(report.num_rows for report in reports)
+        if self._rows > self.agent.size:
+            self._is_much, self._since = True, []
+        elif not self._is_much:
+            self._since.extend(reports)
 
     def _outputs(self, told: list[Notice]) -> Outputs:
         """Runs of notices for one point, in their order."""
@@ -96,11 +108,13 @@ class AgentOperator(Operator):
     # ------------------------------------------------------------------- state
 
     def changes(self) -> bytes | None:
-        if not self._since:
+        if not self._rows:
             return None
-        since, self._since = self._since, []
-        if sum(batch.num_rows for batch in since) > self.agent.size:
-            return self.content()  # most of what came has gone
+        self.changes_are_all = self._is_much
+        if self._is_much:
+            return self.content()
+        since = self._since
+        self._since, self._rows = [], 0
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, since[0].schema) as writer:
             for batch in since:
@@ -108,7 +122,7 @@ class AgentOperator(Operator):
         return b"+" + sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def content(self) -> bytes:
-        self._since = []
+        self._since, self._rows, self._is_much = [], 0, False
         return b"=" + agent_state.dump(self.agent)
 
     def restore(self, parts: Sequence[bytes]) -> None:

@@ -258,6 +258,8 @@ class _BatchFunction(Operator):
 
 
 class _OwnState(Operator):
+    changes_are_all = True
+
     def __init__(self, stage: Stage, shape: Shape):
         self._stage, self._shape = stage, shape
         self._last: bytes | None = None

@@ -102,6 +102,9 @@ class Stage(ABC):
 class Keeper(Protocol):
     """What has state in a task."""
 
+    @property
+    def changes_are_all(self) -> bool: ...
+
     def changes(self) -> bytes | None: ...
 
     def content(self) -> bytes: ...
@@ -115,6 +118,8 @@ class Operator(ABC):
     hears_starts: bool = False
     hears_ends: bool = False
     """Does it want to know of substreams?"""
+    changes_are_all: bool = False
+    """Is what `changes` gave last all of the state?"""
 
     @abstractmethod
     def apply(self, batch: pa.RecordBatch) -> Outputs: ...
@@ -297,6 +302,10 @@ class Wrapped(Operator):
 
     def __init__(self, inner: Operator):
         self.inner = inner
+
+    @property
+    def changes_are_all(self) -> bool:  # type: ignore[override]
+        return self.inner.changes_are_all
 
     def changes(self) -> bytes | None:
         return self.inner.changes()

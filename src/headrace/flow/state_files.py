@@ -40,7 +40,9 @@ class StateFiles:
             parts = self.parts.setdefault(name, [])
             since = sum(size for _, size in parts[1:]) + len(changes)
             most = _MOST_FILES if not parts or parts[0][1] < _LARGE else _MOST_OF_LARGE
-            if not parts or since >= parts[0][1] or len(parts) >= most:
+            if keeper.changes_are_all:
+                parts.clear()
+            elif not parts or since >= parts[0][1] or len(parts) >= most:
                 changes = changes if self._is_anew else keeper.content()
                 parts.clear()
             parts.append((f"{stamp}-{name}", len(changes)))

@@ -112,6 +112,8 @@ class Marked(Behaviour):
 
 
 class _Marking(Operator):
+    changes_are_all = True
+
     def __init__(self, behaviour: Marked, source: int, shape: Shape):
         self._inputs, self._beat, self._given = behaviour.inputs, behaviour.beat, behaviour.given
         self._space = behaviour.plan.space
@@ -237,6 +239,8 @@ class Tree(Behaviour):
 
 
 class _TreeOperator(Operator):
+    changes_are_all = True
+
     def __init__(self, behaviour: Tree, shape: Shape):
         members = tuple(replace(m, task=m.number % shape.tasks) for m in behaviour.plan.members)
         plan = replace(behaviour.plan, members=members, tasks=shape.tasks)

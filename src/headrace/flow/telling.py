@@ -31,6 +31,8 @@ _FEW_ROWS: Final = 1024
 class Telling:
     """Of one task of a region, whose first stage is told. `order` is what it carries of the order, if it does."""
 
+    changes_are_all = True
+
     def __init__(self, tracking: TaskTracking, operators: Mapping[str, Operator], order: Carrying | None):
         self._tracking, self._operator, self._order = tracking, operators.get(tracking.vertex), order
         for operator in operators.values():

@@ -32,6 +32,8 @@ STATE: Final = "headrace-tracking"
 class TaskTracking:
     """Of one task of a region."""
 
+    changes_are_all = False
+
     def __init__(self, plan: Plan, task: TaskPlan, region: Region):
         self._region, self._task, self._plan = region, task, plan
         vertex = self.vertex = task.vertex.name
