@@ -111,7 +111,7 @@ class Worker:
         self._changed = dict.fromkeys(tasks, 0)
         """The last change that is in a commit."""
         self._reports = SubstreamReports(plan, self.tasks)
-        self._reported_at = 0.0
+        self._reported_at, self._wants_report = 0.0, False
         self._beaten_at = 0.0
         self._unheard_s, self._looked_at = 0.0, 0.0
         self._now = 0.0
@@ -243,7 +243,7 @@ class Worker:
             if is_due or self._hurry or task.finished or self._is_time(name):
                 effects += self._reports.before_save(name)
                 effects.append(self._save(name))
-        if now_s - self._reported_at >= self._pace.report_s:
+        if self._wants_report or now_s - self._reported_at >= self._pace.report_s:
             effects.append(self._report())
         return effects
 
@@ -271,9 +271,9 @@ class Worker:
         del self._saving[saved.task]
         self._save_s[saved.task] = self._now - self._saved_at[saved.task]
         told = self._reports.after_save(saved.task)
-        if self._hurry or self.tasks[saved.task].finished:
-            return [*told, self._report()]
-        return told
+        # A report is of all tasks, and many may finish at a time: what is saved next is in it, or the next tick says it.
+        self._wants_report |= self._hurry or self.tasks[saved.task].finished
+        return [*told, self._report()] if self._wants_report and not self._saving else told
 
     def _told(self, message: Mapping[str, Any]) -> list[Effect]:
         say = message["say"]
@@ -341,7 +341,7 @@ class Worker:
     # ------------------------------------------------------------------ report
 
     def _report(self, probe: int | None = None) -> Report:
-        self._reported_at = self._now
+        self._reported_at, self._wants_report = self._now, False
         return Report(
             {
                 "worker": self.number,

@@ -237,6 +237,21 @@ def test_a_task_that_has_finished_commits_at_once_and_says_so() -> None:
     assert (report["tasks"]["s.0"]["finished"], report["tasks"]["s.0"]["safe"]) == (True, True)
 
 
+def test_tasks_that_finish_together_are_told_of_in_one_report_or_at_the_next_tick() -> None:
+    for is_late in (False, True):
+        worker = _worker()
+        worker.on(Fed("s.0", Feed(None, 0, ended=True)))
+        worker.on(Arrived("f.in.k.0", [Entry("f.in.k.0", frames.encode(frames.end(0, 0)), 10)]))
+        assert [save.snapshot.task for save in _saves(worker.on(Ticked(0.01)))] == ["s.0", "k.0"]
+        assert _reports(worker.on(Saved("s.0", 1))) == []
+        (report,) = _reports(worker.on(Ticked(0.02) if is_late else Saved("k.0", 1)))
+        assert [each["safe"] for each in report["tasks"].values()] == [True, not is_late]
+        assert _reports(worker.on(Ticked(0.03))) == []
+        if is_late:
+            (report,) = _reports(worker.on(Saved("k.0", 1)))
+            assert report["tasks"]["k.0"]["safe"]
+
+
 def test_after_a_restart_versions_go_on() -> None:
     first = _worker("k.0")
     first.on(Arrived("f.in.k.0", [_entry(10, 4, 4)]))
