@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.flow.graph import reached
-from headrace.flow.regions import AGENT, GONE, AgentStage, opens_at
+from headrace.flow.regions import AGENT, GONE, AgentStage, opens_at, read_by
 from headrace.flow.routing import Broadcast
 from headrace.flow.substreams import Tracked
 from headrace.track.terms import Mode, Point, Tracking
@@ -173,7 +173,7 @@ def _points(plan: Plan) -> tuple[list[str], list[frozenset[str]], list[str | Non
             each.name
             for each in plan.graph.nodes
             for arrow in each.inputs
-            if arrow.tracked and (arrow.node, arrow.output) == ends
+            if arrow.tracked and ends in read_by(plan.graph, each, arrow)
         ]
         targets.append(frozenset([vertex_of[ends[0]], *(vertex_of[name] for name in readers)]))
         own.append(vertex_of[ends[0]])

@@ -158,7 +158,7 @@ def _merged_apart(graph: Graph) -> Graph:
     for node in graph.nodes:
         asked = [arrow.tracked for arrow in node.inputs if arrow.tracked is not None]
         if asked and all(arrow.ordering is not None for arrow in node.inputs) and not isinstance(node.behaviour, Ends):
-            name, arrows = f"{node.name}-merged", tuple(replace(arrow, tracked=None) for arrow in node.inputs)
+            name, arrows = _merged(node), tuple(replace(arrow, tracked=None) for arrow in node.inputs)
             if any(each.name == name for each in graph.nodes):
                 raise FlowError(f"stage {name}: what {node.name} reads is merged by a stage of this name; rename it")
             schema = graph.node(arrows[0].node).schema_of(arrows[0].output)
@@ -169,6 +169,18 @@ def _merged_apart(graph: Graph) -> Graph:
             )
         nodes.append(node)
     return Graph(graph.name, tuple(nodes))
+
+
+def _merged(reader: Node) -> str:
+    return f"{reader.name}-merged"
+
+
+def read_by(graph: Graph, reader: Node, arrow: Input) -> list[tuple[str, str]]:
+    """What a reader reads by an arrow, with its output: where that is merged before it, what is merged."""
+    giver = graph.node(arrow.node)
+    is_merged = giver.name == _merged(reader) and isinstance(giver.behaviour, Identity)
+    arrows = [each for each in giver.inputs if each.ordering is not None] if is_merged else []
+    return [(each.node, each.output) for each in arrows or [arrow]]
 
 
 def _with_points(graph: Graph, told: pa.Schema) -> tuple[Graph, list[str]]:

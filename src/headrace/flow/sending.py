@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -84,13 +84,25 @@ class Sending:
             self.sent[channel] = first + part.num_rows
             self.put(queue, frames.encode(frames.data(channel, first, part)))
 
-    def end(self) -> None:
-        """Every channel."""
-        self._put_on_all(frames.end)
+    def end(self, but_agents: bool = False) -> None:
+        """Every channel. `but_agents`: those to agents are counted, and their ends follow with `end_agents`."""
+        self._put_on_all(frames.end, but_agents)
 
-    def _put_on_all(self, frame: Callable[[int, int], frames.Frame]) -> None:
-        for (number, consumer), queue in self._queues.items():
-            channel = self._edge_of[number].channel(self._index, consumer)
+    def end_agents(self) -> None:
+        """It does no harm where they have ended before: the number is the same."""
+        for edge, queue, channel in self._channels():
+            if edge.consumer == AGENT:
+                self.put(queue, frames.encode(frames.end(channel, self.sent[channel] - 1)))
+
+    def _put_on_all(self, frame: Callable[[int, int], frames.Frame], but_agents: bool = False) -> None:
+        for edge, queue, channel in self._channels():
             first = self.sent.get(channel, 0)
             self.sent[channel] = first + 1
-            self.put(queue, frames.encode(frame(channel, first)))
+            if not (but_agents and edge.consumer == AGENT):
+                self.put(queue, frames.encode(frame(channel, first)))
+
+    def _channels(self) -> Iterator[tuple[Edge, str, int]]:
+        """With the queue that each is in."""
+        for (number, consumer), queue in self._queues.items():
+            edge = self._edge_of[number]
+            yield edge, queue, edge.channel(self._index, consumer)

@@ -66,11 +66,14 @@ class InOneThread:
 
     def _reported(self) -> bool:
         """What tasks have to say of substreams."""
-        found = [task.tracking for task in self.tasks.values() if task.tracking is not None and not task.finished]
-        said = [tracking.said() for tracking in found if tracking.table.is_due]
+        found = [t for t in self.tasks.values() if t.tracking is not None and (t.owes_end or not t.finished)]
+        said = [task.tracking.said() for task in found if task.tracking is not None and task.tracking.table.is_due]
         for queue, frame in report_frames(self._plan, said, is_asked=True) if said else ():
             self._inboxes[queue].append(frame)
-        return bool(said)
+        ending = [task for task in found if task.owes_end]
+        for task in ending:
+            self._act(task.end_reports())
+        return bool(said or ending)
 
     def read(self, task: Task, most_records: int) -> None:
         source = self._graph.node(task.plan.vertex.name).source

@@ -14,7 +14,7 @@ from typing import Final
 from headrace.flow.effects import Append, Effect
 from headrace.flow.plan import Plan
 from headrace.flow.task import Task
-from headrace.flow.tracked import TaskTracking, report_frames
+from headrace.flow.tracked import report_frames
 from headrace.track.local import NO_TIME
 from headrace.track.reports import TaskSaid
 
@@ -38,7 +38,10 @@ class SubstreamReports:
         # Those that pass records on have nothing to say.
         self._tasks = {n: task for n, task in tasks.items() if task.tracking and not task.tracking.is_passing}
         self._waits = {name for name, task in self._tasks.items() if task.tracking and task.tracking.says_after_commits}
-        self._again: list[TaskTracking] = []
+        self._again: list[tuple[Task, bool]] = []
+        """Had they finished when they were restored?"""
+        self._ending: set[str] = set()
+        """They have finished as of the commit that is being made."""
         self._all_tasks = tasks
         self._began_s: float | None = None
         self._sent_s = -math.inf
@@ -63,17 +66,17 @@ class SubstreamReports:
 
     def restored(self, name: str) -> None:
         """What was committed may not have been said."""
-        tracking = self._tasks[name].tracking if name in self._waits else None
-        if tracking is not None:
-            tracking.keep_said()
-            self._again.append(tracking)
+        task = self._tasks[name] if name in self._waits else None
+        if task is not None and task.tracking is not None:
+            task.tracking.keep_said()
+            self._again.append((task, task.finished))
 
     def due(self) -> list[Effect]:
         if self._region is None or not self._tasks:
             return []
         if self._again:
             again, self._again = self._again, []
-            return self._sent([said for tracking in again for said in tracking.kept()], is_asked=True)
+            return [effect for task, had_ended in again for effect in self._committed(task, had_ended)]
         if self.coarse != self._beaten:
             return self._beat()
         is_due = any(self._is_due(name) for name in self._tasks)
@@ -133,16 +136,28 @@ class SubstreamReports:
 
     def before_save(self, name: str) -> list[Effect]:
         """Names of substreams are not in a snapshot: they are said before."""
-        if name in self._waits and not self._tasks[name].finished:
-            tracking = self._tasks[name].tracking
-            assert tracking is not None
-            tracking.keep_said()
+        if name in self._waits:
+            task = self._tasks[name]
+            assert task.tracking is not None
+            if task.owes_end or not task.finished:
+                task.tracking.keep_said()
+            if task.owes_end:
+                self._ending.add(name)
             return []
         return self._said([name]) if name in self._tasks and self._is_due(name) else []
 
     def after_save(self, name: str) -> list[Effect]:
-        tracking = self._tasks[name].tracking if name in self._waits else None
-        return [] if tracking is None else self._sent(tracking.kept(), is_asked=True)
+        if name not in self._waits:
+            return []
+        has_ended = name in self._ending
+        self._ending.discard(name)
+        return self._committed(self._tasks[name], has_ended)
+
+    def _committed(self, task: Task, has_ended: bool) -> list[Effect]:
+        """What it said, and that this is all, where it is."""
+        assert task.tracking is not None
+        said = self._sent(task.tracking.kept(), is_asked=True)
+        return [*said, *task.end_reports()] if has_ended else said
 
     def _is_due(self, name: str) -> bool:
         return name not in self._waits and self._has_news(name)

@@ -94,6 +94,8 @@ class Task:
         self.operators = opened(plan, task, self.kept, self.order, tracking)
         self.files = StateFiles()
         self.telling = Telling(self.tracking, self.operators, self.order) if self.tracking else None
+        self.owes_end = False
+        """Has it finished, and not told agents so? It does when that is committed: see `SubstreamReports`."""
 
     @property
     def next(self) -> dict[int, int]:
@@ -378,11 +380,18 @@ class Task:
                 self._send(self._graph.node(name), self.operators[name].finish())
         if self.tracking is not None:
             self.tracking.finish()
-            if not self.tracking.is_passing:
+            self.owes_end = self.tracking.says_after_commits and not self.tracking.is_passing
+            if not (self.tracking.is_passing or self.owes_end):
                 for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
                     self.sending.put(queue, frame)
-        self.sending.end()
+        self.sending.end(but_agents=self.owes_end)
         self.delivering.end()
+
+    def end_reports(self) -> list[Effect]:
+        """Behind the last report of a task that reports what is committed, when all of it is."""
+        self.owes_end = False
+        self.sending.end_agents()
+        return self._taken()
 
     def _taken(self) -> list[Effect]:
         appends = [Append(queue, parts) for queue, parts in self.sending.taken().items()]

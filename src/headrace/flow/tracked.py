@@ -231,11 +231,9 @@ class TaskTracking:
             )
 
     def finish(self) -> None:
-        """The task has given all that it will. Its last report has all: none that is of before counts behind it."""
+        """The task has given all that it will."""
         self._folded()
         self.table.release_all(self._start)
-        for each in self.kept():
-            self.table.say_again(each.said)
 
     def gone(self, ids: Words) -> None:
         self._folded()
@@ -249,7 +247,7 @@ class TaskTracking:
         return TaskSaid(self.number, self.table.steps, self.table.said(), self.table.below, coarse, self.is_over)
 
     def keep_said(self) -> None:
-        """What it has to say now, for `kept` to give later: unless the task is over before."""
+        """What it has to say now, for `kept` to give later."""
         self._kept.append(self.said())
 
     def kept(self) -> list[TaskSaid]:

@@ -271,7 +271,7 @@ class Worker:
         del self._saving[saved.task]
         self._save_s[saved.task] = self._now - self._saved_at[saved.task]
         told = self._reports.after_save(saved.task)
-        # A report is of all tasks, and many may finish at a time: what is saved next is in it, or the next tick says it.
+        # A report is of all tasks, and many finish at a time: it goes when nothing else is being saved, or at a tick.
         self._wants_report |= self._hurry or self.tasks[saved.task].finished
         return [*told, self._report()] if self._wants_report and not self._saving else told
 
@@ -332,7 +332,6 @@ class Worker:
             return []
         kept = self._silent.pop(name).break_it()
         self._count(name, kept)
-        self._reports.restored(name)
         self.tasks[name].begin_to_speak()
         self._saved_at[name] = 0.0
         self.tasks[name].dirty = True

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.flow.copies import Replication
+from headrace.flow.effects import Deliver
 from headrace.flow.graph import Graph
 from headrace.flow.queue_ends import QueueEnd, outside
 from headrace.flow.sequential import run_sequentially
@@ -39,14 +40,20 @@ class Failure:
 class Simulation:
     """Of one flow, under any number of seeds. `checks` are further things that must hold of what a sink has got.
 
-    Sinks in `but` may get something else than in a sequential run, though the same after a restart.
+    Sinks in `but` may get something else than in a sequential run, though the same after a restart. `watch` looks at
+    what a sink is given, before any commit, and at what sinks show by then.
     """
 
     def __init__(
-        self, graph: Graph, checks: Sequence[Callable[[dict[str, list[Any]]], None]] = (), but: Sequence[str] = ()
+        self,
+        graph: Graph,
+        checks: Sequence[Callable[[dict[str, list[Any]]], None]] = (),
+        but: Sequence[str] = (),
+        watch: Callable[[Deliver, Received], None] | None = None,
     ):
         self.graph = graph
         self._checks = checks
+        self._watch = watch
         self._expected = {
             name: _multiset(table.to_pylist()) for name, table in run_sequentially(graph).items() if name not in but
         }
@@ -65,6 +72,8 @@ class Simulation:
 
     def run(self, setup: Setup) -> Failure | None:
         world = World(self.graph, setup)
+        if (watch := self._watch) is not None:
+            world.watch = lambda given: watch(given, world.received)
         try:
             received = world.run()
             found = {name: _got(world, received, name) for name in self._expected}

@@ -104,6 +104,8 @@ class World:
         self.rng = random.Random(f"world {setup.seed}")
         self.is_remote = self.rng.random() < 0.5
         """Queues in a cluster of their own, which appends reach later, and which does not lose power; else in files."""
+        self.watch: Callable[[Deliver], None] = lambda delivery: None
+        """Is told of what a sink is given, before any commit."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._faults = list(setup.faults)

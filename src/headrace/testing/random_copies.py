@@ -27,7 +27,7 @@ from headrace.simulate.faults import KINDS, MORE_KINDS
 from headrace.testing.flows import as_it_is, numbers, without_sevens
 from headrace.testing.low_limits import low_limits
 from headrace.testing.random_order import ordered_flow
-from headrace.testing.random_tracking import tracked_flow
+from headrace.testing.random_tracking import shown_before_told, tracked_flow
 
 ORDERS: Final = AGREEMENTS[:3]
 _ROUTES: Final = (rebalance(), shuffle(), rescale())
@@ -89,7 +89,7 @@ def check_copied_flow(
 def check_other_flow(seed: int, lowers: bool = True) -> Failure | None:
     """Flows that are ordered or tracked, whose copies are active and read one queue. `lowers`: with low limits, too."""
     graph = ordered_flow(seed) if seed % 2 else tracked_flow(seed)
-    simulation = Simulation(graph)
+    simulation = Simulation(graph, watch=None if seed % 2 else shown_before_told(graph))
     with low_limits(seed) if lowers else nullcontext():
         return simulation.run(simulation.setup(seed, replication=_as_allowed(graph)))
 

@@ -7,6 +7,8 @@ on all that has come, so that a notice that is too early gives something else th
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,14 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.flow.builder import Flow, Stream
+from headrace.flow.effects import Deliver
 from headrace.flow.graph import Graph
 from headrace.flow.io import Feed, Opening, Source, SplitReader
 from headrace.flow.operators import Stage
 from headrace.flow.record_stages import side
 from headrace.flow.routing import Route, key, rebalance, rescale, shuffle
-from headrace.flow.sinks import callback
+from headrace.flow.sequential import run_sequentially
+from headrace.flow.sinks import callback, parquet
 from headrace.flow.substreams import Ends, marker, rising
 from headrace.simulate.check import Failure, Simulation
+from headrace.simulate.world import Received
 from headrace.testing.low_limits import low_limits
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_()), ("hops", pa.int64())])
@@ -238,6 +243,11 @@ def tracked_flow(seed: int) -> Graph:
     tasks = 1 if tracked.ordering is not None else rng.randint(1, 3)
     gathered = flow.stage("gather", gather, tracked, *others, parallelism=tasks, route=route, schema=SUMS)
     flow.sink("ends", flow.ends("told", tracked), callback(ignored))
+    shows = random.Random(f"shows at commits {seed}")
+    if shows.random() < 0.4:
+        flow.sink("direct", tracked, parquet("not written"))
+    if shows.random() < 0.4:
+        flow.sink("gathered", gathered, parquet("not written"))
     if rng.random() < 0.5:
         again = gathered.tracked(**how)
         gathered = flow.stage("after", Gather, again, parallelism=2, route=key("x"), schema=SUMS)
@@ -331,6 +341,28 @@ def check_one_order(seed: int) -> Failure | None:
         return simulation.run(simulation.setup(seed))
 
 
+def shown_before_told(graph: Graph) -> Callable[[Deliver, Received], None]:
+    """Who is told that a substream has ended finds all of it in sinks that show what they have got at commits."""
+    there = {node.name for node in graph.nodes}
+    found = {name: table.to_pylist() for name, table in run_sequentially(graph).items()}
+    # What is gathered is given when the end is known: it has ended later.
+    pairs = {told: sink for told, sink in (("ends", "direct"), ("later", "gathered")) if {told, sink} <= there}
+    expected = {sink: Counter(row["x"] for row in found[sink]) for sink in pairs.values()}
+
+    def watch(given: Deliver, shown: Received) -> None:
+        if given.node not in pairs:
+            return
+        sink = pairs[given.node]
+        records = [rows for (node, _), rows in shown.records.items() if node == sink]
+        counts = Counter(row["x"] for rows in records for row in rows.values())
+        for record in given.batch.to_pylist():
+            x = record["substream"]
+            if record["event"] == "end":
+                assert counts[x] == expected[sink][x], f"{x} has ended, and {sink} shows {counts[x]} of it"
+
+    return watch
+
+
 def check_tracked_flow(seed: int, lowers: bool = True) -> Failure | None:
     """In a simulated world, with the faults of the seed. `lowers`: with its limits, too."""
     graph = tracked_flow(seed)
@@ -341,6 +373,6 @@ def check_tracked_flow(seed: int, lowers: bool = True) -> Failure | None:
             first, later = ([r for r in found[name] if r["event"] == "end"] for name in ("ends", "later"))
             assert first == later, f"ends were told in the order {first} and in the order {later}"
 
-    simulation = Simulation(graph, [one_order])
+    simulation = Simulation(graph, [one_order], watch=shown_before_told(graph))
     with low_limits(seed) if lowers else nullcontext():
         return simulation.run(simulation.setup(seed))

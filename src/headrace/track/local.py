@@ -292,15 +292,6 @@ class LocalTable:
         self._forget_promised()
         return Said(words[:count], names)
 
-    def say_again(self, said: Said) -> None:
-        """What was said, and was not sent: the next call says it, as it is by then. What was dropped is left out."""
-        rows = self._index.rows_of(said.ids)
-        rows = rows[rows >= 0]
-        rows = rows[self._flags[rows, 1] == 0]
-        self._flags[rows, 1] = 1
-        self._due = np.concatenate([self._due, rows])
-        self._names = {**said.names, **self._names}
-
     def _forget_promised(self) -> None:
         """A source does not hear that substreams have ended. What it has promised and said, it can forget in time."""
         if not self._forgets or len(self._index) < _KEPT_PROMISES:

@@ -10,7 +10,7 @@ import pytest
 
 import headrace as hr
 from headrace.flow.builder import Flow
-from headrace.flow.effects import Append, Fed, Ticked
+from headrace.flow.effects import Append, Deliver, Fed, Ticked
 from headrace.flow.io import Feed
 from headrace.flow.plan import make_plan
 from headrace.flow.record_stages import side
@@ -96,6 +96,42 @@ def test_a_task_that_ends_during_its_commit_tells_all_in_its_last_report() -> No
     for seed in range(20):
         ended = World(flow.graph(), Setup(seed, workers=2)).run().of("ends")
         assert sorted(row["substream"] for row in ended) == list(range(10))
+
+
+def test_what_has_ended_is_shown_also_what_a_task_gives_last_of_all() -> None:
+    """All ends of all are known at once, and what is given at them is the last that its task gives."""
+    flow = Flow("f")
+    first = flow.stage("first", Counts, flow.source("s", numbers(40)).tracked(by="x"), route=hr.key("x"), parallelism=2)
+    flow.sink("kept", first, hr.parquet("not written"))
+    flow.sink("ends", flow.ends("told", first.tracked(by="x")), CALL)
+    for seed in range(10):
+        _check_shown_when_told(flow, seed, "kept", lambda row: [row["x"]])
+
+
+def test_what_has_ended_is_shown_where_its_readers_put_it_in_order_first() -> None:
+    flow = Flow("f")
+    passed = flow.stage("passed", same, flow.source("s", numbers(40)), route=hr.rebalance(), parallelism=3)
+    tracked = passed.ordered().tracked(by="x", ends=hr.marker("last"))
+    flow.sink("kept", tracked, hr.parquet("not written"))
+    flow.sink("ends", flow.ends("told", tracked), CALL)
+    for seed in range(10):
+        _check_shown_when_told(flow, seed, "kept", lambda row: [row["x"]] if row["last"] else [])
+
+
+def _check_shown_when_told(flow: Flow, seed: int, sink: str, closes: Callable[[Any], list[Any]]) -> None:
+    """Whenever an end is told, what closes the substream was shown; and all ends are told."""
+    world, told = World(flow.graph(), Setup(seed, workers=2)), set[Any]()
+
+    def watch(given: Deliver) -> None:
+        if given.node == "ends":
+            found = [row for (node, _), rows in world.received.records.items() if node == sink for row in rows.values()]
+            ended = set(given.batch.column("substream").to_pylist())
+            assert ended <= {x for row in found for x in closes(row)}
+            told.update(ended)
+
+    world.watch = watch
+    world.run()
+    assert told == set(range(10))
 
 
 def test_a_loop_ends_also_if_tasks_that_are_over_are_told_to_forget() -> None:
