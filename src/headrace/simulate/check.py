@@ -41,7 +41,7 @@ class Simulation:
     """Of one flow, under any number of seeds. `checks` are further things that must hold of what a sink has got.
 
     Sinks in `but` may get something else than in a sequential run, though the same after a restart. `watch` looks at
-    what a sink is given, before any commit, and at what sinks show by then.
+    what a sink is given, before any commit, and at the world by then.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Simulation:
         graph: Graph,
         checks: Sequence[Callable[[dict[str, list[Any]]], None]] = (),
         but: Sequence[str] = (),
-        watch: Callable[[Deliver, Received], None] | None = None,
+        watch: Callable[[Deliver, World], None] | None = None,
     ):
         self.graph = graph
         self._checks = checks
@@ -72,8 +72,7 @@ class Simulation:
 
     def run(self, setup: Setup) -> Failure | None:
         world = World(self.graph, setup)
-        if (watch := self._watch) is not None:
-            world.watch = lambda given: watch(given, world.received)
+        world.watch = self._watch
         try:
             received = world.run()
             found = {name: _got(world, received, name) for name in self._expected}

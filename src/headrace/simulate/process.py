@@ -181,7 +181,7 @@ class Process:
             else:
                 self._outbox.deliver(world.disk.queue(effect.queue), world.now)
         elif isinstance(effect, Deliver):
-            self.world.watch(effect)
+            world.gives(effect)
             self._deliveries.append(effect)
         elif isinstance(effect, Save):
             self._save(effect)

@@ -104,8 +104,10 @@ class World:
         self.rng = random.Random(f"world {setup.seed}")
         self.is_remote = self.rng.random() < 0.5
         """Queues in a cluster of their own, which appends reach later, and which does not lose power; else in files."""
-        self.watch: Callable[[Deliver], None] = lambda delivery: None
-        """Is told of what a sink is given, before any commit."""
+        self.watch: Callable[[Deliver, World], None] | None = None
+        """Looks at what a sink is given, before any commit."""
+        self.given = Received()
+        """What sinks were given, committed or not; for who watches."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._faults = list(setup.faults)
@@ -138,6 +140,13 @@ class World:
         """Something on the network, which no longer needs its sender; a machine that goes down takes it along."""
         lines = self._lines
         self.after(delay_s, lambda: action() if lines == self._lines else None)
+
+    def gives(self, delivery: Deliver) -> None:
+        """To a sink, which may not have it for long: there was no commit yet."""
+        if self.watch is not None:
+            records = self.given.records.setdefault((delivery.node, task_of(delivery.task)), {})
+            records.update(enumerate(delivery.batch.to_pylist(), delivery.first))
+            self.watch(delivery, self)
 
     def note(self, who: str, what: str) -> None:
         self.trace.append((self.now, who, what))

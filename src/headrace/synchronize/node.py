@@ -17,12 +17,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
 
 from headrace.errors import ProgramError
+from headrace.model.failures import shown
 from headrace.synchronize.mailbox import FIRST, LAST, ByDependence, Events, Key, merged
 from headrace.synchronize.plan import Member, Plan
 from headrace.synchronize.running import Running
@@ -246,10 +247,11 @@ class TreeNode:
         here, and another one in another tree."""
         if len({item.key for item in items}) == len(items):
             return
-        for key, tied in groupby(items, key=lambda item: item.key):
+        for _, tied in groupby(items, key=lambda item: item.key):
             same = list(tied)
-            own, above = ([i.tag for i in same if (i.events is None) is asked] for asked in (False, True))
-            self._check_tie(key, own, above)
+            own, above = [i.events for i in same if i.events is not None], [i.tag for i in same if i.events is None]
+            for events in own:
+                self._check_tie(events, above)
 
     def _note_answered(self, key: Key, tag: int) -> None:
         last, tags = self._answered
@@ -260,19 +262,19 @@ class TreeNode:
         key, tags = self._answered
         if events.key(0) == key:
             time, rank = key
-            tied = events.tags[(events.times == time) & (events.ranks == rank)]
-            self._check_tie(key, tied.tolist(), tags)
+            for row in np.flatnonzero((events.times == time) & (events.ranks == rank)).tolist():
+                self._check_tie(events.slice(row, row + 1), tags)
 
-    def _check_tie(self, key: Key, own: list[int], above: list[int]) -> None:
-        space, entries = self._plan.space, self._plan.entries
-        for one, other in product(own, above):
+    def _check_tie(self, event: Events, above: list[int]) -> None:
+        space, entries, one = self._plan.space, self._plan.entries, int(event.tags[0])
+        for other in above:
             if space.dependence[one, other]:
                 names = " and ".join(str(replace(entries[tag], parts=1)) for tag in (one, other))
                 fix = "give them an arrival that tells them apart, such as row_number() over the order you want"
                 raise ProgramError(
                     space.program.name,
-                    f"events of {names} depend on each other, and have the same time, {key[0]}, and the same "
-                    f"arrival, {key[1]}; {fix}",
+                    f"events of {names} depend on each other, and have the same time and the same arrival as "
+                    f"{shown(event.batch.to_pylist()[0])}; {fix}",
                 )
 
     # ------------------------------------------------------------------- close

@@ -27,7 +27,7 @@ from headrace.flow.sequential import run_sequentially
 from headrace.flow.sinks import callback, parquet
 from headrace.flow.substreams import Ends, marker, rising
 from headrace.simulate.check import Failure, Simulation
-from headrace.simulate.world import Received
+from headrace.simulate.world import World
 from headrace.testing.low_limits import low_limits
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.int64()), ("last", pa.bool_()), ("hops", pa.int64())])
@@ -243,11 +243,11 @@ def tracked_flow(seed: int) -> Graph:
     tasks = 1 if tracked.ordering is not None else rng.randint(1, 3)
     gathered = flow.stage("gather", gather, tracked, *others, parallelism=tasks, route=route, schema=SUMS)
     flow.sink("ends", flow.ends("told", tracked), callback(ignored))
-    shows = random.Random(f"shows at commits {seed}")
-    if shows.random() < 0.4:
-        flow.sink("direct", tracked, parquet("not written"))
-    if shows.random() < 0.4:
-        flow.sink("gathered", gathered, parquet("not written"))
+    shows = random.Random(f"shows {seed}")
+    if shows.random() < 0.7:
+        flow.sink("direct", tracked, shows.choice((parquet("not written"), callback(ignored))))
+    if shows.random() < 0.7:
+        flow.sink("gathered", gathered, shows.choice((parquet("not written"), callback(ignored))))
     if rng.random() < 0.5:
         again = gathered.tracked(**how)
         gathered = flow.stage("after", Gather, again, parallelism=2, route=key("x"), schema=SUMS)
@@ -341,24 +341,25 @@ def check_one_order(seed: int) -> Failure | None:
         return simulation.run(simulation.setup(seed))
 
 
-def shown_before_told(graph: Graph) -> Callable[[Deliver, Received], None]:
-    """Who is told that a substream has ended finds all of it in sinks that show what they have got at commits."""
-    there = {node.name for node in graph.nodes}
-    found = {name: table.to_pylist() for name, table in run_sequentially(graph).items()}
+def shown_before_told(graph: Graph) -> Callable[[Deliver, World], None]:
+    """Who is told that a substream has ended finds all of it in its sinks: what they were given, or, of those that
+    show what they have got at commits, what they show."""
+    sinks = {node.name: node.sink for node in graph.nodes if node.sink is not None}
     # What is gathered is given when the end is known: it has ended later.
-    pairs = {told: sink for told, sink in (("ends", "direct"), ("later", "gathered")) if {told, sink} <= there}
+    pairs = {told: sink for told, sink in (("ends", "direct"), ("later", "gathered")) if {told, sink} <= sinks.keys()}
+    found = {name: table.to_pylist() for name, table in run_sequentially(graph).items()}
     expected = {sink: Counter(row["x"] for row in found[sink]) for sink in pairs.values()}
 
-    def watch(given: Deliver, shown: Received) -> None:
-        if given.node not in pairs:
+    def watch(given: Deliver, world: World) -> None:
+        sink = pairs.get(given.node)
+        if sink is None:
             return
-        sink = pairs[given.node]
-        records = [rows for (node, _), rows in shown.records.items() if node == sink]
-        counts = Counter(row["x"] for rows in records for row in rows.values())
+        got = world.received if sinks[sink].shows_at_commit else world.given
+        counts = Counter(row["x"] for (node, _), rows in got.records.items() if node == sink for row in rows.values())
         for record in given.batch.to_pylist():
             x = record["substream"]
             if record["event"] == "end":
-                assert counts[x] == expected[sink][x], f"{x} has ended, and {sink} shows {counts[x]} of it"
+                assert counts[x] == expected[sink][x], f"{x} has ended, and {sink} has {counts[x]} of it"
 
     return watch
 

@@ -122,7 +122,7 @@ def _check_shown_when_told(flow: Flow, seed: int, sink: str, closes: Callable[[A
     """Whenever an end is told, what closes the substream was shown; and all ends are told."""
     world, told = World(flow.graph(), Setup(seed, workers=2)), set[Any]()
 
-    def watch(given: Deliver) -> None:
+    def watch(given: Deliver, world: World) -> None:
         if given.node == "ends":
             found = [row for (node, _), rows in world.received.records.items() if node == sink for row in rows.values()]
             ended = set(given.batch.column("substream").to_pylist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,8 +82,11 @@ def test_dependent_events_of_one_key_are_refused(kinds: tuple[str, str], is_one_
     rows = [(1, 6, "event"), *((1, 7, kind) for kind in kinds), (1, 8, "event"), (2, 9, "day")]
     with pytest.raises(ProgramError) as raised:
         _run(rows, is_one_by_one)
-    assert "depend on each other, and have the same time, 1, and the same arrival, 7; give them" in str(raised.value)
-    assert all(kind in str(raised.value) for kind in kinds)
+    said = str(raised.value)
+    assert re.search(
+        r"depend on each other, and have the same time and the same arrival as \{.*: 1, .*: 7, .*\}; give them", said
+    )
+    assert all(kind in said for kind in kinds)
 
 
 @pytest.mark.parametrize("is_one_by_one", [True, False])
