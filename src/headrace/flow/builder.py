@@ -13,6 +13,7 @@ from headrace.flow.checks import checked
 from headrace.flow.drawing import (
     behaviour_of,
     check_plain,
+    check_reading,
     checked_name,
     checked_node,
     checked_parallelism,
@@ -358,6 +359,7 @@ class Flow:
     ) -> Stream:
         known = self._schema_of_inputs(name, streams)
         count = checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
+        check_reading(name, behaviour, [stream.tracking for stream in streams], route, count)
         given = schema if schema is not None else behaviour.schema(name, known)
         arrows = tuple(_arrow(stream, route) for stream in streams)
         self._add(Node(name, count, arrows, behaviour=behaviour, schema=given, sides=sides))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -13,6 +13,9 @@ from headrace.errors import FlowError
 from headrace.flow.batch_stages import ForBatch
 from headrace.flow.operators import STOP, Behaviour, OnError, Stage
 from headrace.flow.record_stages import ForRecord
+from headrace.flow.routing import Route
+from headrace.flow.substreams import Tracked
+from headrace.flow.window_join import WindowJoin
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 _RESERVED: Final = "headrace-"
@@ -36,6 +39,27 @@ def behaviour_of(name: str, function: Any, each: str, on_error: OnError, one_to_
     if each == "record":
         return ForRecord(function, on_error)
     return ForBatch(function, on_error, one_to_one=one_to_one or getattr(function, "one_to_one", False) is True)
+
+
+def check_reading(
+    name: str, behaviour: Behaviour, tracked: Sequence[Tracked | None], route: Route | None, tasks: int
+) -> None:
+    """Raises FlowError where a stage is not told what it needs to know of substreams, or not given what belongs to it.
+
+    `tracked`: how its inputs are.
+    """
+    if not isinstance(behaviour, ForBatch) or not behaviour.is_class:
+        return
+    kind, asked = cast(type[Stage], behaviour.function), [each for each in tracked if each is not None]
+    problem = kind.reading_problem(tracked, route, tasks) if issubclass(kind, WindowJoin) else None
+    if problem is not None:
+        raise FlowError(f"stage {name}: {kind.__name__} {problem}")
+    for method, needs, is_called in (
+        ("on_ended", "stream.tracked(by=...)", bool(asked)),
+        ("on_started", "stream.tracked(by=..., starts=True)", any(each.starts for each in asked)),
+    ):
+        if getattr(kind, method) is not getattr(Stage, method) and not is_called:
+            raise FlowError(f"stage {name}: {kind.__name__} has {method}, which nobody would call; let it read {needs}")
 
 
 def on_error_of(name: str, policy: str, retries: int) -> OnError:

@@ -88,6 +88,9 @@ def with_agent(graph: Graph) -> Graph:
     asked = [(node, arrow, arrow.tracked) for node in graph.nodes for arrow in node.inputs if arrow.tracked]
     if not asked:
         return graph
+    for _, arrow, _ in asked:
+        if _is_ends(graph.node(arrow.node)):
+            raise FlowError(f"stage {arrow.node} gives ends of substreams, which are not tracked themselves")
     tracked = _one(graph, [each for _, _, each in asked])
     if any(node.name == AGENT for node in graph.nodes):
         raise FlowError(f"flow {graph.name} is tracked, and {AGENT} is what its agent is called; rename that stage")
@@ -144,9 +147,13 @@ def without_agent(graph: Graph) -> Graph:
 def _one(graph: Graph, asked: list[Tracked]) -> Tracked:
     common = {replace(each, is_firm=False, starts=False) for each in asked}
     if len(common) > 1:
+        ways = ("by", "ends", "consistent", "agents", "flush_s", "slack_s")
+        differ = [way for way in ways if len({getattr(each, way) for each in common}) > 1]
+        by = " and ".join(sorted(each.name for each in common))
+        found = [f"by={by}" if way == "by" else f"{way}=" for way in differ]
         raise FlowError(
-            f"flow {graph.name} is tracked in different ways ({', '.join(sorted(each.name for each in asked))}); one "
-            f"flow has one way to tell substreams and their ends: say the same of all tracked streams, "
+            f"flow {graph.name} is tracked in different ways: streams differ in {', '.join(found)}; one flow has one "
+            f"way to tell substreams and their ends: say the same of all tracked streams, "
             f"with the same function object where it is a function: two lambdas are two, even of the same words"
         )
     return next(iter(common))

@@ -8,7 +8,7 @@ A sink that shows its records at a commit has not received them before: its task
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from headrace.flow.effects import Append, Effect
@@ -49,6 +49,7 @@ class SubstreamReports:
         """Had it much to do, when that was last looked at, and how many records its tasks had taken by then."""
         self._now = 0.0
         self._beaten = NO_TIME
+        self._is_behind = False
         self.coarse = NO_TIME
         """The time at sources, as coarse as it must be for all machines to agree on it."""
 
@@ -64,6 +65,10 @@ class SubstreamReports:
         if self._region is not None and self._region.tracking.needs_clock:
             self.coarse = math.ceil(wall_s / self._region.tracked.slack_s)
 
+    def see(self, full: Collection[str]) -> None:
+        """The queues without room: an agent that is behind is not told what time it is, over and over."""
+        self._is_behind = self._region is not None and any(queue in full for queue in self._plan.agents)
+
     def restored(self, name: str) -> None:
         """What was committed may not have been said."""
         task = self._tasks[name] if name in self._waits else None
@@ -77,7 +82,7 @@ class SubstreamReports:
         if self._again:
             again, self._again = self._again, []
             return [effect for task, had_ended in again for effect in self._committed(task, had_ended)]
-        if self.coarse != self._beaten:
+        if self.coarse != self._beaten and not self._is_behind:
             return self._beat()
         is_due = any(self._is_due(name) for name in self._tasks)
         if not is_due:

@@ -281,8 +281,7 @@ class TaskTracking:
         problems = {
             local.NOT_OF_MEMBERS: (
                 f"it gave a record of {by} {label!r}, and was given none of it at that time, nor does it hold it: what "
-                f"belongs to a substream comes of what belongs to it. If the stage keeps records back, let it say so: "
-                f"self.hold({label!r}) when it keeps the first one, and self.release({label!r}) when it has given all"
+                f"belongs to a substream comes of what belongs to it. {self._advice(label)}"
             ),
             local.AFTER_ITS_END: (
                 f"the source gave a record of {by} {label!r} after the one that closed it; let the last one close it"
@@ -294,6 +293,15 @@ class TaskTracking:
             ),
         }
         return SubstreamBroken(task, problems[broken.kind])
+
+    def _advice(self, label: Any) -> str:
+        nodes = [self._plan.graph.node(name) for name in self._task.vertex.nodes]
+        if not any(node.behaviour is not None and node.behaviour.is_stateful for node in nodes):
+            return "Let its function leave what tells substreams apart as it is, or track what it gives by another name"
+        return (
+            f"If the stage keeps records back, let it say so: self.hold({label!r}) when it keeps the first one, and "
+            f"self.release({label!r}) when it has given all"
+        )
 
     # ------------------------------------------------------------------- state
 

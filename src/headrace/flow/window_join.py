@@ -28,8 +28,8 @@ from headrace.errors import FlowError
 from headrace.flow.hashing import can_hash, hash_rows
 from headrace.flow.labelling import Labels
 from headrace.flow.operators import Stage, empty
-from headrace.flow.routing import Route, custom
-from headrace.flow.substreams import Tracked
+from headrace.flow.routing import Rebalance, Rescale, Route, Shuffle, custom
+from headrace.flow.substreams import Tracked, Windows
 from headrace.model.failures import problem_of
 from headrace.model.moments import moment
 
@@ -174,6 +174,25 @@ class WindowJoin(Stage):
     route: ClassVar[Route]
     gives: ClassVar[pa.Schema]
 
+    @classmethod
+    def reading_problem(cls, tracked: Sequence[Tracked | None], route: Route | None, tasks: int) -> str | None:
+        """Why it would join something else than windows, with the fix. `tracked`: how its inputs are."""
+        for each in tracked:
+            if each is None:
+                return "would join what it reads of no tracked stream with nothing; say stream.tracked(by=...)"
+            if each.by != cls.join.by:
+                return (
+                    f"joins by {_by_text(cls.join.by)}, and what it reads is tracked by {_by_text(each.by)}: other "
+                    f"windows would end than it joins; give both the same by=, and where that is a function, the same "
+                    f"function object"
+                )
+        if tasks > 1 and (route is None or isinstance(route, Rebalance | Rescale | Shuffle)):
+            return (
+                f"runs in {tasks} tasks, and nothing brings what belongs together to one of them; give the stage the "
+                f"route of its class: joined = hr.window_join(...), and route=joined.route"
+            )
+        return None
+
     def __init__(self) -> None:
         self._new: list[pa.RecordBatch] = []
         self._new_records = 0
@@ -295,6 +314,10 @@ def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 # ------------------------------------------------------------------------- check
+
+
+def _by_text(by: str | Labels) -> str:
+    return f'hr.windows("{by.column}", {by.size_us / 1e6:g})' if isinstance(by, Windows) else Tracked(by).name
 
 
 def _names(on: str | Sequence[str]) -> tuple[str, ...]:

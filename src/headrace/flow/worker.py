@@ -135,6 +135,7 @@ class Worker:
 
         Also of tasks that have finished: a producer that starts again sends again, and waits for room.
         """
+        self._reports.see(full)
         found = [] if self._pulse is None else [self._pulse.log]
         is_read = not self._paused and self._reports.knows_time  # a queue that is a source
         for task in self.tasks.values():

@@ -194,7 +194,12 @@ class Agent:
         found = [name for name, each in zip(names, numbers[is_named, ID].tolist(), strict=True) if each == word]
         label = repr(found[0]) if found else f"with id {word & _WORD:x}"
         is_open = self.sums.index.rows_of(np.array([word], np.int64).view(np.uint64))[0] >= 0
-        after = "the one that closed it; let the last one close it" if is_open else "the end of it was told"
+        after = (
+            "the one that closed it; let the last one close it"
+            if is_open
+            else "the end of it was told: it is of a source that had closed it, or was given at that end by a stage "
+            "whose output comes back to it, in a loop"
+        )
         return SubstreamBroken(task, f"a record of substream {label} came after {after}")
 
     # ------------------------------------------------------------------- judge

@@ -75,8 +75,39 @@ def test_two_ways_to_track_one_flow() -> None:
     stream = flow.source("s", numbers())
     flow.sink("a", stream.tracked(by="x"), CALL)
     flow.sink("b", stream.tracked(by="n"), CALL)
-    with pytest.raises(FlowError, match=r"flow f is tracked in different ways \(n, x\)"):
+    with pytest.raises(FlowError, match=r"flow f is tracked in different ways: streams differ in by=n and x;"):
         flow.graph()
+
+
+def test_two_ways_that_are_not_in_by() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    flow.sink("a", stream.tracked(by="x", agents=2, ends=hr.marker("last")), CALL)
+    flow.sink("b", stream.tracked(by="x"), CALL)
+    with pytest.raises(FlowError, match=r"tracked in different ways: streams differ in ends=, agents=; one flow"):
+        flow.graph()
+
+
+def test_ends_are_not_tracked_themselves() -> None:
+    flow = Flow("f")
+    told = flow.ends("told", flow.source("s", numbers()).tracked(by="x"))
+    flow.sink("again", flow.ends("twice", told.tracked(by="substream")), CALL)
+    with pytest.raises(FlowError, match="stage told gives ends of substreams, which are not tracked themselves"):
+        flow.graph()
+
+
+def test_methods_that_nobody_would_call() -> None:
+    class Starts(Counts):
+        def on_started(self, substream: int) -> Any:
+            return None
+
+    flow = Flow("f")
+    stream = flow.source("s", numbers())
+    with pytest.raises(FlowError, match=r"stage count: Counts has on_ended, .* let it read stream.tracked\(by=...\)"):
+        flow.stage("count", Counts, stream)
+    with pytest.raises(FlowError, match=r"Starts has on_started, .* let it read stream.tracked\(by=..., starts=True\)"):
+        flow.stage("count", Starts, stream.tracked(by="x"))
+    flow.stage("count", Counts, stream, stream.tracked(by="x"))
 
 
 def test_two_lambdas_of_one_flow_are_two() -> None:
@@ -103,7 +134,9 @@ def test_members_of_non_members_are_refused() -> None:
 
     stream = flow.stage("moved", moved, flow.source("s", numbers()), parallelism=2, route=hr.rebalance())
     flow.sink("out", stream.tracked(by="x"), CALL, parallelism=1)
-    with pytest.raises(SubstreamBroken, match=r"moved\.0: it gave a record of x 100, and was given none of it"):
+    with pytest.raises(
+        SubstreamBroken, match=r"moved\.0: it gave a record of x 100, and was given none of it .* Let its"
+    ):
         run_sequentially(flow.graph())
 
 

@@ -193,13 +193,42 @@ def test_what_is_wrong_is_said_when_it_is_drawn(change: dict[str, Any], said: st
     assert said in str(raised.value)
 
 
-def test_a_stream_that_is_not_tracked_is_said() -> None:
-    flow = hr.Flow("untracked")
+def test_what_would_not_be_joined_is_refused() -> None:
+    """Windows of what is not tracked, or tracked by other ones, never end; and tasks need what belongs together."""
+    flow, rises = hr.Flow("f"), hr.rising()
     kind = window_join(EVENTS, **_QUERY_8)
     events = flow.source("events", hr.generate(SITE.make, 10))
-    flow.sink("out", flow.stage("join", kind, events, schema=kind.gives), hr.callback(_ignored))
-    with pytest.raises(hr.FlowError, match=r"person joined with auction: .* has not ended; let it read a tracked"):
-        run_sequentially(flow.graph())
+    windows, others = (events.tracked(by=by, ends=rises) for by in (WINDOW, hr.windows("ts", 3)))
+    with pytest.raises(hr.FlowError, match=r"^stage join: person joined with auction would join .* no tracked stream"):
+        flow.stage("join", kind, events, schema=kind.gives)
+    said = r'joins by hr.windows\("ts", 2\), and what it reads is tracked by hr.windows\("ts", 3\): other windows'
+    with pytest.raises(hr.FlowError, match=said):
+        flow.stage("join", kind, others, schema=kind.gives)
+    for route in (None, hr.rebalance(), hr.shuffle()):
+        with pytest.raises(hr.FlowError, match=r"runs in 2 tasks, .* joined = hr.window_join.* route=joined.route"):
+            flow.stage("join", kind, windows, schema=kind.gives, parallelism=2, route=route)
+    for at, route in enumerate((kind.route, hr.key("id"))):
+        flow.stage(f"join-{at}", kind, windows, schema=kind.gives, parallelism=2, route=route)
+    flow.stage("alone", kind, windows, schema=kind.gives, route=hr.rebalance())
+
+
+def test_windows_that_are_not_numbers() -> None:
+    """NaN is one substream, though no two of it are equal."""
+    schema = pa.schema([("w", pa.float64()), ("kind", pa.string()), ("id", pa.int64())])
+
+    def made(first: int, count: int) -> pa.RecordBatch:
+        n = np.arange(first, first + count)
+        return pa.record_batch(
+            [np.where(n < 8, 1.0, np.nan), pa.array(np.where(n % 2, "l", "r")), n // 2], schema=schema
+        )
+
+    given = {"w": "window", "id": "left.id"}
+    kind = window_join(schema, by="w", kind="kind", left="l", right="r", on="id", given=given)
+    flow = hr.Flow("f")
+    windows = flow.source("s", hr.generate(made, 16)).tracked(by="w")
+    flow.sink("out", flow.stage("join", kind, windows, schema=kind.gives), hr.callback(_ignored))
+    assert run_sequentially(flow.graph())["out"].column("id").to_pylist() == list(range(8))
+    assert Simulation(flow.graph()).run(Simulation(flow.graph()).setup(3)) is None
 
 
 # ----------------------------------------------------------------------- query 8
