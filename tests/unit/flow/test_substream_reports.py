@@ -71,6 +71,23 @@ def test_one_that_has_little_to_do_again_reports_as_before() -> None:
     assert max(_pauses([ms for ms in found if ms >= 240])) <= 15
 
 
+def test_an_agent_that_is_behind_is_not_told_the_time_over_and_over() -> None:
+    flow = Flow("f")
+    stream = flow.source("s", numbers()).tracked(by="x", ends=hr.marker("last"), consistent=True, slack_s=0.001)
+    flow.sink("ends", flow.ends("e", stream), CALL)
+    plan = make_plan(flow.graph())
+    worker = Worker(plan, 0, 1, ["s.0"], Pace())
+
+    def beats(full: list[str], start_ms: int) -> int:
+        worker.inboxes(full)
+        effects = [effect for ms in range(start_ms, start_ms + 100) for effect in worker.on(Ticked(ms / 1000))]
+        return sum(isinstance(effect, Append) for effect in effects)
+
+    assert beats([], 0) > 50
+    assert beats(plan.agents, 100) == 0
+    assert beats([], 200) > 50
+
+
 def test_without_a_flush_nobody_waits() -> None:
     assert max(_pauses(_reported_ms(lambda _: 20, flush_s=0.0))) <= 5
 
