@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +124,19 @@ def test_a_stage_that_cannot_be_sent_is_refused_before_anything_starts(spark: Sp
     ):
         flow.start(spark, tmp_path / "at")
     assert not (tmp_path / "at" / "state").exists()
+
+
+def test_a_module_that_workers_do_not_have_ends_the_flow_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "headrace_beside.py").write_text("def same(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    beside = importlib.import_module("headrace_beside")
+    flow = hr.Flow("beside")
+    flow.sink("out", flow.stage("same", beside.same, flow.source("numbers", hr.rate(1000))), hr.callback(print))
+    job = flow.start(spark, tmp_path / "at")
+    with pytest.raises(
+        hr.FlowError, match=r"No module named 'headrace_beside'; .*addArtifacts\(\"headrace_beside.py\""
+    ):
+        job.wait(100)
+    assert job.status()["restarts"] == 0

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import headrace as hr
 from headrace.demo.programs import PROGRAMS, EventWindows
 from headrace.testing.flows import kill_workers
+from headrace.testing.spark import on_connect
 from headrace.testing.synchronized import events_of, expected_of, live_flow, on_batch, on_stream, rows_of_frame
 from headrace.testing.trees import rows_of
 
@@ -142,6 +143,37 @@ def test_ties_and_heartbeats_of_a_stream(spark: SparkSession, tmp_path: Path) ->
         )
         query.awaitTermination()
     assert rows_of(pq.read_table(tmp_path / "out", schema=Order.outputs)) == Counter(map(tuple, batch))
+
+
+def test_micro_batches_of_which_nothing_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    """No stage of Spark need run for them, and the state must be there for the next one all the same."""
+    found, expected = _with_empty_batches(spark, str(tmp_path))
+    assert found == expected
+
+
+def test_micro_batches_of_which_nothing_is_left_on_connect(tmp_path: Path) -> None:
+    found, expected = on_connect(_with_empty_batches, str(tmp_path))
+    assert found == expected
+
+
+def _with_empty_batches(spark: SparkSession, folder: str) -> tuple[list[Any], list[Any]]:
+    """The first, the last and some between are empty, by a filter or as a file. What is newest waits for more."""
+    noise: list[tuple[int, str]] = [(0, "noise")]
+    parts = [noise, [(1, "a"), (2, "a")], noise, [], [(4, "a")], noise, [(5, "a")], noise]
+    schema = pa.schema([("time", pa.int64()), ("kind", pa.string()), ("number", pa.float64()), ("text", pa.string())])
+    os.makedirs(f"{folder}/in")
+    for at, part in enumerate(parts):
+        rows = [{"time": time, "kind": kind, "number": 1.0, "text": "x"} for time, kind in part]
+        pq.write_table(pa.Table.from_pylist(rows, schema), f"{folder}/in/{at}.parquet")
+        os.utime(f"{folder}/in/{at}.parquet", (1e9 + at, 1e9 + at))
+    columns = "time long, kind string, number double, text string"
+    events = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(f"{folder}/in")
+    run = hr.synchronize(Order(), time="time", tag="kind", parallelism=2, tasks=2, state=f"{folder}/state")
+    writer = events.where("kind <> 'noise'").transform(run).writeStream.format("parquet")
+    writer = writer.option("path", f"{folder}/out").option("checkpointLocation", f"{folder}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    found = sorted(pq.read_table(f"{folder}/out", schema=Order.outputs).column("seen").to_pylist())
+    return found, ["1.0/x ", "1.0/x 1.0/x ", "1.0/x 1.0/x 1.0/x "]
 
 
 class Dying(EventWindows):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -202,6 +203,46 @@ def test_tags_that_are_moments_on_connect() -> None:
     found, expected = on_connect(_latest)
     assert len(found) == 12
     assert found == expected
+
+
+def test_ties_of_tags_that_are_local_times_do_not_depend_on_rates(spark: SparkSession) -> None:
+    """Whatever the zones of the session and of this process."""
+    zone, late = spark.conf.get("spark.sql.session.timeZone"), dt.datetime(2024, 6, 1, 12)
+    texts = "CAST(if(id = 0, '2024-06-01 12:00:00', '2024-06-01 11:30:00') AS timestamp_ntz)"
+    events = spark.sql(f"SELECT 1 AS t, {texts} AS k, 's' AS s FROM range(2)")
+    days = spark.sql("SELECT 1 AS t, if(id = 0, date'0001-01-01', date'2024-01-01') AS k, 's' AS s FROM range(2)")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        words = [_word(events, rates=rates) for rates in (None, {late: 1}, {late: 1, dt.datetime(2024, 6, 1): 1})]
+        found = [_word(days, rates=rates) for rates in (None, {dt.date(1, 1, 1): 1})]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert words == ["2024-06-01 11:30:002024-06-01 12:00:00"] * 3
+    assert found == ["0001-01-012024-01-01"] * 2
+
+
+def test_rates_of_tags_that_are_one_in_their_column(spark: SparkSession) -> None:
+    """Each event would find both, and count twice."""
+    near = {0.1: 1, float(np.float32(0.1)): 1}
+    floats = spark.sql("SELECT 1 AS t, CAST(0.1 AS float) AS k, 's' AS s")
+    with pytest.raises(ProgramError, match=r"the tags 0.1 and 0.10000000149\d+ are the same in the columns of the"):
+        _word(floats, rates=near)
+
+
+@pytest.mark.parametrize("type", [pa.uint64(), pa.timestamp("ns"), pa.large_string(), pa.decimal256(50), pa.null()])
+def test_outputs_that_spark_cannot_have(type: pa.DataType) -> None:
+    class Strange(Word):
+        outputs = pa.schema([("word", pa.string()), ("more", type)])
+
+    with pytest.raises(
+        ProgramError, match=r"its outputs have the column more: .* is no type of Spark; use one of bool"
+    ):
+        hr.synchronize(Strange(), time="t", tag="k")
+
+
+def test_streams_of_no_column() -> None:
+    with pytest.raises(ProgramError, match=r"streams=\['a'\]: say which column has them, stream="):
+        hr.synchronize(Word(), time="t", tag="k", streams=["a"])
 
 
 def test_rates_of_tags_that_the_column_cannot_have(spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from headrace.cli.query import did_you_mean
 from headrace.cli.source import Source, find_source
 from headrace.errors import HeadraceError, InputError, ProgramError
+from headrace.model.failures import RAISED
 from headrace.synchronize.program import Program
 
 _MOST_ROWS: Final = 100_000
@@ -46,13 +47,15 @@ def load_program(file: str, name: str | None) -> Program:
         return kind()
     except HeadraceError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise ProgramError(
             kind.__name__, f"it cannot be made ({error}); give the arguments of its __init__ defaults"
         ) from error
 
 
 def _loaded(path: Path) -> ModuleType:
+    if path.is_dir():
+        raise InputError(f"{path}: this is a folder; name the file with the program")
     if not path.is_file():
         raise InputError(f"{path}: there is no such file{did_you_mean(path)}")
     spec = importlib.util.spec_from_file_location(f"headrace_program_{path.stem}", path)
@@ -66,7 +69,7 @@ def _loaded(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except HeadraceError:
         raise
-    except Exception as error:
+    except RAISED as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -185,7 +185,9 @@ class Job:
     def why(self, substream: Any, timeout_s: float = 10.0) -> str:
         """Of a flow that is tracked: what a substream still waits for, in a sentence."""
         if self._over.is_set():
-            raise FlowError(f"flow {self.name} does not run")
+            raise FlowError(
+                f"flow {self.name} does not run, and only a running one can say; start it again at the same place"
+            )
         return why(self._plan, self._queues, self.reports, substream, timeout_s)
 
     def reports(self) -> dict[str, Mapping[str, Any]]:

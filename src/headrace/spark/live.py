@@ -6,6 +6,7 @@ notice.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ from headrace.spark.slots import Claim, claim, is_connect, is_stopped
 
 _NO_ROWS: Final = "x long"
 _SHOWN: Final = 2000
+_NOT_FOUND: Final = re.compile(r"ModuleNotFoundError: No module named '([^']*)'")
 
 
 class Flow(DrawnFlow):
@@ -196,6 +198,14 @@ class SparkLauncher(Launcher):
 
 def _failure_in(text: str) -> dict[str, str] | None:
     """The error of ours by which a worker ended, if starting it again would not help."""
+    missing = _NOT_FOUND.search(text) if "in read_command" in text else None
+    if missing is not None:
+        return {
+            "type": FlowError.__name__,
+            "message": f"a worker cannot read the functions of the flow: {missing[0]}; what they import must be there "
+            f"as well: install it where workers run, or send it along before the flow starts, "
+            f'spark.addArtifacts("{missing[1].partition(".")[0]}.py", pyfile=True)',
+        }
     found = raised_in_a_worker(text)
     if found is None or found[0] == QueueUnreachable.__name__:
         return None

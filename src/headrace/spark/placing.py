@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -13,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from headrace.errors import ProgramError
 from headrace.spark.event_columns import PREFIX, EventColumns, lookup_array
 from headrace.spark.synchronized_stream import ITAG, RANK
 from headrace.synchronize.plan import Plan
@@ -85,6 +87,7 @@ class Placing:
         for at, ((key, _), type, name) in enumerate(zip(self.keys, self._types, named, strict=True)):
             columns.append(lookup_array([each.row[at] for each in self._listed], type, program, name))
             fields.append(T.StructField(f"{key}_", type))
+        self._check_apart(columns)
         bases = [self._bases[each.tag, each.stream] for each in self._listed]
         ranks = [known_rank(at) for at in range(len(bases))]
         columns += [
@@ -96,6 +99,16 @@ class Placing:
         fields.append(T.StructField(_OWN_RANK, T.LongType()))
         table = pa.Table.from_arrays(columns, names=[field.name for field in fields])
         return self.events.df.sparkSession.createDataFrame(table, T.StructType(fields))
+
+    def _check_apart(self, columns: Sequence[pa.Array]) -> None:
+        """Raises ProgramError for tags that are one in the columns: each event would find both, and come twice."""
+        seen: dict[Any, Known] = {}
+        for row, each in zip(zip(*(column.to_pylist() for column in columns), strict=True), self._listed, strict=True):
+            if row in seen:
+                twice = f"{tag_text(seen[row].tag)} and {tag_text(each.tag)}"
+                problem = f"the tags {twice} are the same in the columns of the events; leave one of them out"
+                raise ProgramError(self.plan.space.program.name, problem)
+            seen[row] = each
 
     # --------------------------------------------------------- implementation tag
 
@@ -142,7 +155,7 @@ class Placing:
             return F.struct(*[value.alias(name) for value, name in zip(values, names, strict=True)])
 
         rows = [
-            struct([F.lit(value).cast(type) for value, type in zip(each.row, self._types, strict=True)])
+            struct([_literal(value).cast(type) for value, type in zip(each.row, self._types, strict=True)])
             for each in self._listed
         ]
         if not rows:
@@ -155,3 +168,8 @@ class Placing:
         texts = F.array(*[F.lit(name) for name in self.streams])
         text = F.coalesce(self.events[str(self.events.inputs.stream)].cast("string"), F.lit("None"))
         return F.array_position(texts, text).cast("long")
+
+
+def _literal(value: Any) -> Column:
+    """Times as texts: a local one would be taken for one of the zone of this process, and years have four digits."""
+    return F.lit(value.isoformat() if isinstance(value, dt.date) else value)

@@ -25,6 +25,8 @@ _PAIRS: Final[tuple[tuple[type[T.DataType], pa.DataType], ...]] = (
     (T.TimestampNTZType, pa.timestamp("us")),
 )
 
+_KNOWN: Final = "bool, int8 to int64, float32, float64, string, binary, date32, timestamp('us'), decimal128"
+
 _OPAQUE: Final = pa.list_(pa.null())
 """Stands for a type that no metric can use (an array, a map, a variant): such a column only passes through."""
 
@@ -56,15 +58,18 @@ def _arrow_type(type: T.DataType) -> pa.DataType:
 
 def spark_type(type: pa.DataType) -> T.DataType:
     """The type of an answer."""
-    if pa.types.is_decimal(type):
+    if pa.types.is_decimal128(type):
         return T.DecimalType(type.precision, type.scale)
     if pa.types.is_list(type):
         return T.ArrayType(spark_type(type.value_type))
     if pa.types.is_struct(type):
         return spark_struct([(field.name, field.type) for field in type])
-    if pa.types.is_timestamp(type):
+    if pa.types.is_timestamp(type) and type.unit == "us":
         return T.TimestampNTZType() if type.tz is None else T.TimestampType()
-    return next(spark() for spark, arrow in _PAIRS if arrow == type)
+    found = next((spark() for spark, arrow in _PAIRS if arrow == type), None)
+    if found is None:
+        raise DefinitionError(f"{type} is no type of Spark; use one of {_KNOWN}, or lists or structs of them")
+    return found
 
 
 def spark_struct(names_and_types: list[tuple[str, pa.DataType]]) -> T.StructType:

@@ -17,14 +17,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headrace.errors import ProgramError
+from headrace.errors import DefinitionError, ProgramError
 from headrace.spark.event_columns import PREFIX, EventColumns, events_in
 from headrace.spark.gang import Gang
 from headrace.spark.location import find_location
 from headrace.spark.meeting import roll_call
 from headrace.spark.placing import Known, Placing
 from headrace.spark.program_progress import ProgramProgress, read_program_progress
-from headrace.spark.schema import spark_struct
+from headrace.spark.schema import spark_type
 from headrace.spark.slots import free_slots
 from headrace.spark.synchronized_stream import ITAG, RANK, StreamingTask
 from headrace.state.places import place_of
@@ -92,6 +92,7 @@ class Synchronized:
             raise ProgramError(self.program.name, f"say streams=[...]: all values that {self.inputs.stream} can have")
         location, _ = find_location(events.df.sparkSession, self._state)
         place_of(location).check()
+        _keep_empty_batches(events.df.sparkSession)
         known = self._said()
         plan = self.plan(known, self._free(events.df))
         ranks = None
@@ -221,7 +222,25 @@ class Synchronized:
         return given.repartitionById(tasks, F.spark_partition_id())
 
     def _outputs(self) -> T.StructType:
-        return spark_struct([(field.name, field.type) for field in self.program.outputs])
+        fields = []
+        for field in self.program.outputs:
+            try:
+                fields.append(T.StructField(field.name, spark_type(field.type)))
+            except DefinitionError as error:
+                raise ProgramError(self.program.name, f"its outputs have the column {field.name}: {error}") from None
+        return T.StructType(fields)
+
+
+_EXCLUDED: Final = "spark.sql.adaptive.optimizer.excludedRules"
+_EMPTY: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+
+
+def _keep_empty_batches(spark: SparkSession) -> None:
+    """Adaptive execution leaves out all stages of a micro-batch without rows: no task would write its version, and
+    the next batch would find none. A query takes over the settings of its session when it starts."""
+    rules = [rule.strip() for rule in (spark.conf.get(_EXCLUDED, None) or "").split(",") if rule.strip()]
+    if _EMPTY not in rules:
+        spark.conf.set(_EXCLUDED, ",".join([*rules, _EMPTY]))
 
 
 def _work(
@@ -281,4 +300,8 @@ def synchronize(
             raise ProgramError(getattr(program, "name", "?"), f"{name}={value!r}; use a number from 1 on")
     inputs = inputs_of(program, time, tag, stream, arrival)
     chosen = optimizer_of(program.name, optimizer)
-    return Synchronized(program, inputs, parallelism, rates, chosen, tasks, streams, state)
+    if streams and inputs.stream is None:
+        raise ProgramError(program.name, f"streams={list(streams)!r}: say which column has them, stream=")
+    found = Synchronized(program, inputs, parallelism, rates, chosen, tasks, streams, state)
+    found._outputs()
+    return found

@@ -33,11 +33,12 @@ from headrace.synchronize.cases import (
 )
 from headrace.synchronize.guarded import Bench, Breach, Calls
 from headrace.synchronize.hidden import Shared
+from headrace.synchronize.inputs import check_outputs
 from headrace.synchronize.plan import handles_kind
 from headrace.synchronize.program import Program, Tag, kind_of, pairs_of
 from headrace.synchronize.samples import Sample, read_events, tag_columns
 from headrace.synchronize.stories import RULES, sentences, told
-from headrace.synchronize.tags import tag_text
+from headrace.synchronize.tags import check_tags, tag_text
 from headrace.synchronize.whole_runs import draw_whole_run
 
 ROUNDS: Final = 300
@@ -108,7 +109,9 @@ def check(
     shared = Shared(program)
     _try_start(program)
     rng = Random(seed)
-    sample = Sample(program, read_events(program, events), tag_columns(program, tag), rng, time)
+    given, columns = read_events(program, events), tag_columns(program, tag)
+    check_tags(program, len(columns), program.tags or (), "tags")
+    sample = Sample(program, given, columns, rng, time)
     bench = Bench(program, sample, tolerance)
     tried = {"depends": _check_depends(program, [*sample.all_tags, *(program.tags or ())])}
     tried["types"] = _check_handles(program, sample)
@@ -145,6 +148,7 @@ def _made(program: Program | type[Program]) -> Program:
         raise ProgramError(made.name, "it does not say what it gives; write outputs = pa.schema([...])")
     if not hasattr(made, "depends"):
         raise ProgramError(made.name, "it does not say which events depend on each other; write depends")
+    check_outputs(made)
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,14 +53,31 @@ def inputs_of(
     if found_time is None or found_tag is None:
         missing = "time" if found_time is None else "tag"
         raise ProgramError(program.name, f"say {missing}=, the column with the {missing} of events")
-    columns = (found_tag,) if isinstance(found_tag, str) else tuple(found_tag)
-    if not columns:
-        raise ProgramError(program.name, "tag= is empty; say the column with the tag of events, or several")
+    columns = names_of_tag(program, found_tag)
     for name, is_there in (("outputs", isinstance(getattr(program, "outputs", None), pa.Schema)),
                            ("depends", hasattr(program, "depends"))):  # fmt: skip
         if not is_there:
             raise ProgramError(program.name, f"it has no {name}; see hr.Program")
+    check_outputs(program)
     return Inputs(program.name, found_time, columns, stream, arrival)
+
+
+def names_of_tag(program: Program, tag: Any) -> tuple[str, ...]:
+    """The columns of a tag. Raises ProgramError for what names none."""
+    names = (tag,) if isinstance(tag, str) else tuple(tag) if isinstance(tag, Iterable) else (tag,)
+    strange = next((name for name in names if not isinstance(name, str)), None)
+    if not names or strange is not None:
+        problem = "is empty" if not names else f"has {strange!r}, which is no name"
+        raise ProgramError(program.name, f"tag= {problem}; say the column with the tag of events, or several")
+    return names
+
+
+def check_outputs(program: Program) -> None:
+    """Raises ProgramError for a column that is there twice."""
+    names = program.outputs.names
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise ProgramError(program.name, f"its outputs have the column {twice} twice; give one of them another name")
 
 
 def time_text(ticks: int, type: pa.DataType) -> str:

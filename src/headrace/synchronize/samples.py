@@ -12,7 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.errors import ProgramError
+from headrace.model.failures import RAISED, stage_failed
 from headrace.synchronize.choosing import MOST_TAGS, chosen_tags, families
+from headrace.synchronize.inputs import names_of_tag
 from headrace.synchronize.program import Pair, Program, Tag, pairs_of
 from headrace.synchronize.running import event_type
 from headrace.synchronize.tags import tag_text
@@ -190,7 +192,10 @@ def read_events(program: Program, events: Any) -> pa.Table:
                 program.name,
                 "there are no events to try it with; give some (--events), or a method examples() of dicts",
             )
-        events = list(examples())
+        try:
+            events = examples()
+        except RAISED as error:
+            raise stage_failed(f"{program.name}.examples", error, "none") from error
     if isinstance(events, pa.RecordBatch):
         events = pa.Table.from_batches([events])
     if not isinstance(events, pa.Table):
@@ -206,7 +211,7 @@ def tag_columns(program: Program, tag: str | Sequence[str] | None) -> tuple[str,
         raise ProgramError(
             program.name, 'say which column has the tag of an event: tag="kind" (--tag kind), or several'
         )
-    return (found,) if isinstance(found, str) else tuple(found)
+    return names_of_tag(program, found)
 
 
 def _table_of(program: Program, rows: Any) -> pa.Table:

@@ -272,7 +272,28 @@ def said_rates(
 
 
 def check_tags(program: Program, columns: int, tags: Iterable[Any], where: str) -> None:
-    """Raises ProgramError for a tag that is not of so many columns: a value for one, a tuple for several."""
+    """Raises ProgramError for a tag that is not of so many columns: a value for one, a tuple for several; for one that
+    is there twice; and for one that no event can have."""
+    if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
+        raise ProgramError(program.name, f'{where} is {tags!r}; list them, such as ["sale", "close"]')
+    tags = list(tags)
+    _check_shape(program, columns, tags, where)
+    seen: set[Any] = set()
+    for tag in tags:
+        if any(value != value for value in values_of(tag) if isinstance(value, float)):
+            raise ProgramError(
+                program.name, f"{where} has {tag!r}, and what is not a number equals no tag; use another"
+            )
+        try:
+            is_twice = tag in seen
+            seen.add(tag)
+        except TypeError:
+            raise ProgramError(program.name, f"{where} has {tag!r}; a tag is made of plain values") from None
+        if is_twice:
+            raise ProgramError(program.name, f"{where} has {tag_text(tag)} twice; leave one of them out")
+
+
+def _check_shape(program: Program, columns: int, tags: Sequence[Any], where: str) -> None:
     for tag in tags:
         if columns == 1 and not isinstance(tag, tuple | list):
             continue

@@ -90,6 +90,7 @@ def test_the_one_program_is_found_or_named(headrace: Command) -> None:
         ("x = 1", [], "counters.py has no program; it needs a class that is a hr.Program"),
         ("x = 1\nx.y()", [], "counters.py, line 2: AttributeError: 'int' object has no attribute 'y'"),
         ("class :", [], "counters.py, line 1: SyntaxError"),
+        ("import sys\nsys.exit(0)", [], "counters.py, line 2: SystemExit: 0"),
         (PROGRAM, [], "there are no events to try it with; give some (--events)"),
         (PROGRAM, ["--events", "events.csv"], "say which column has the tag of an event"),
         (PROGRAM, ["--events", "events.csv", "--tag", "kin"], "its events have no column kin; they have kind, key"),

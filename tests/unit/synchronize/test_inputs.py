@@ -6,10 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import headrace as hr
 from headrace.demo.programs import EventWindows, KeyCounters
 from headrace.errors import ProgramError
 from headrace.synchronize.inputs import Inputs, inputs_of, ticks_of
 from headrace.synchronize.program import Program
+from headrace.synchronize.tags import said_rates
 
 
 class Bare(Program):
@@ -38,12 +40,53 @@ def test_what_is_said_is_more_than_what_the_program_says() -> None:
         (None, "k", "program Bare: say time=, the column with the time of events"),
         ("t", None, "program Bare: say tag=, the column with the tag of events"),
         ("t", (), "program Bare: tag= is empty; say the column with the tag of events, or several"),
+        ("t", 5, "program Bare: tag= has 5, which is no name; say the column with the tag of events, or several"),
     ],
 )
 def test_what_is_not_said_is_asked_for(time: Any, tag: Any, message: str) -> None:
     with pytest.raises(ProgramError) as raised:
         inputs_of(Bare(), time, tag, None, None)
     assert str(raised.value) == message
+
+
+def test_a_column_of_outputs_that_is_there_twice() -> None:
+    class Twice(Bare):
+        outputs = pa.schema([("n", pa.int64()), ("m", pa.int64()), ("n", pa.string())])
+
+    with pytest.raises(ProgramError, match="its outputs have the column n twice; give one of them another name"):
+        inputs_of(Twice(), "t", "k", None, None)
+    with pytest.raises(ProgramError, match="its outputs have the column n twice"):
+        hr.check(Twice(), [{"k": "a"}], tag="k")
+
+
+@pytest.mark.parametrize(
+    ("tags", "problem"),
+    [
+        (("a", "b", "a"), "tags has a twice; leave one of them out"),
+        ((0.5, float("nan")), "tags has nan, and what is not a number equals no tag"),
+        ("ab", "tags is 'ab'; list them, such as"),
+        (7, "tags is 7; list them, such as"),
+        ((("a", 1),), r"tags has \('a', 1\); a tag is the value of the one column of tag="),
+    ],
+)
+def test_tags_that_are_none(tags: Any, problem: str) -> None:
+    class Listed(Bare):
+        pass
+
+    Listed.tags = tags
+    with pytest.raises(ProgramError, match=problem):
+        said_rates(Listed(), 1, None)
+    with pytest.raises(ProgramError, match=problem):
+        hr.check(Listed(), [{"k": "a"}], tag="k")
+
+
+def test_examples_that_raise_are_named_with_their_line() -> None:
+    class Raising(Bare):
+        def examples(self) -> Any:
+            return [1 / 0]
+
+    with pytest.raises(hr.StageFailed, match=r"Raising.examples: ZeroDivisionError(.|\n)*test_inputs.py, line"):
+        hr.check(Raising(), tag="k")
 
 
 def test_something_else_than_a_program() -> None:
