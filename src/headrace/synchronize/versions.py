@@ -56,7 +56,11 @@ class Versions:
         if not paths:
             self._check_name(batch)
             folder = self._place.path_of(self._folder_of(batch - 1))
-            raise StateDamaged(folder, f"the state after batch {batch - 1} is not all there")
+            raise StateDamaged(
+                folder,
+                f"the state after batch {batch - 1} is not all there (where foreachBatch does nothing with the rows of a "
+                f"batch, no state is written: let it take them always)",
+            )
         found = Version(None)
         has_state = False
         for path in paths:
