@@ -58,8 +58,8 @@ class Versions:
             folder = self._place.path_of(self._folder_of(batch - 1))
             raise StateDamaged(
                 folder,
-                f"the state after batch {batch - 1} is not all there (where foreachBatch does nothing with the rows of a "
-                f"batch, no state is written: let it take them always)",
+                f"the state after batch {batch - 1} is not all there (where foreachBatch does nothing with rows, "
+                f"none is written: let it take those of every batch)",
             )
         found = Version(None)
         has_state = False
