@@ -1,7 +1,7 @@
 """Smart home at the shape of the DGS paper: what goes through the network, against what comes in (its section 6.2).
 
 20 houses, 2,100 plugs, as many loads an hour as in the challenge that the data is from; a day, or with HOURS=744 in the
-environment the month of the paper: 4.2 thousand million events, and nearly two hours. From the second day on each hour
+environment the month of the paper: 4.2 thousand million events, and half an hour. From the second day on each hour
 sends as much as the one before, for states have an average for each hour of the day. Results are compared with those
 of the sequential program.
 """

@@ -251,6 +251,8 @@ def test_rates_of_tags_that_the_column_cannot_have(spark: SparkSession) -> None:
     moments = _events(spark).withColumn("k", F.expr("timestamp_seconds(id)"))
     with pytest.raises(ProgramError, match="the tag 2024-01-01 00:00:00 has no time zone, and k is timestamp; give it"):
         _word(moments, rates={dt.datetime(2024, 1, 1): 9})
+    with pytest.raises(ProgramError, match=r"tag k is string collate UTF8_LCASE: .*; cast it, F.lower\(.k.\).cast"):
+        _word(_events(spark).withColumn("k", F.expr("k COLLATE UTF8_LCASE")))
     with pytest.raises(ProgramError, match="tag k is array<string>; a tag is a plain value"):
         _word(_events(spark).withColumn("k", F.array("k")))
 

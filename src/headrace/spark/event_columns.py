@@ -107,11 +107,13 @@ def events_in(df: DataFrame, inputs: Inputs) -> EventColumns:
     _check_time(found)
     _check_zone(found)
     for name in inputs.tag:
-        if not isinstance(found.type(name), T.AtomicType | T.NullType):
-            problem = (
-                f"tag {name} is {found.type(name).simpleString()}; a tag is a plain value: make columns of its parts"
-            )
+        type = found.type(name)
+        if not isinstance(type, T.AtomicType | T.NullType):
+            problem = f"tag {name} is {type.simpleString()}; a tag is a plain value: make columns of its parts"
             raise ProgramError(inputs.program, problem)
+        if isinstance(type, T.StringType) and type.collation != "UTF8_BINARY":
+            problem = f"tag {name} is {type.simpleString()}: texts that it takes for equal are several tags to depends"
+            raise ProgramError(inputs.program, f'{problem}; cast it, F.lower("{name}").cast("string")')
     return found
 
 
