@@ -106,8 +106,8 @@ class World:
         """Queues in a cluster of their own, which appends reach later, and which does not lose power; else in files."""
         self.watch: Callable[[Deliver, World], None] | None = None
         """Looks at what a sink is given, before any commit."""
-        self.given = Received()
-        """What sinks were given, committed or not; for who watches."""
+        self.given: dict[str, list[Any]] = {}
+        """By sink, what it was ever given, committed or not: some of it twice. For who watches."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._faults = list(setup.faults)
@@ -142,10 +142,9 @@ class World:
         self.after(delay_s, lambda: action() if lines == self._lines else None)
 
     def gives(self, delivery: Deliver) -> None:
-        """To a sink, which may not have it for long: there was no commit yet."""
+        """To a sink. There was no commit yet: it may come again."""
         if self.watch is not None:
-            records = self.given.records.setdefault((delivery.node, task_of(delivery.task)), {})
-            records.update(enumerate(delivery.batch.to_pylist(), delivery.first))
+            self.given.setdefault(delivery.node, []).extend(delivery.batch.to_pylist())
             self.watch(delivery, self)
 
     def note(self, who: str, what: str) -> None:

@@ -348,18 +348,23 @@ def shown_before_told(graph: Graph) -> Callable[[Deliver, World], None]:
     # What is gathered is given when the end is known: it has ended later.
     pairs = {told: sink for told, sink in (("ends", "direct"), ("later", "gathered")) if {told, sink} <= sinks.keys()}
     found = {name: table.to_pylist() for name, table in run_sequentially(graph).items()}
-    expected = {sink: Counter(row["x"] for row in found[sink]) for sink in pairs.values()}
+    rows = {sink: {row["x"]: Counter[str]() for row in found[sink]} for sink in pairs.values()}
+    for sink, wanted in rows.items():
+        for row in found[sink]:
+            wanted[row["x"]][repr(row)] += 1
 
     def watch(given: Deliver, world: World) -> None:
         sink = pairs.get(given.node)
         if sink is None:
             return
-        got = world.received if sinks[sink].shows_at_commit else world.given
-        counts = Counter(row["x"] for (node, _), rows in got.records.items() if node == sink for row in rows.values())
+        shown = [
+            each for (node, _), records in world.received.records.items() if node == sink for each in records.values()
+        ]
+        got = Counter(map(repr, shown if sinks[sink].shows_at_commit else world.given.get(sink, [])))
         for record in given.batch.to_pylist():
-            x = record["substream"]
             if record["event"] == "end":
-                assert counts[x] == expected[sink][x], f"{x} has ended, and {sink} has {counts[x]} of it"
+                missing = rows[sink].get(record["substream"], Counter()) - got
+                assert not missing, f"{record['substream']} has ended, and {sink} has nothing of {next(iter(missing))}"
 
     return watch
 
