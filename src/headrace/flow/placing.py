@@ -17,6 +17,8 @@ from headrace.replicate import assignment
 from headrace.replicate.assignment import Assignment, Copy, Share, TaskLoad, WorkerSeen
 
 _MOST_MOVES: Final = 20
+_MANY: Final = 8
+"""Tasks of a worker. Where it has fewer, one of them may be most of what there is to do: each vertex is shared evenly."""
 
 
 class Placing:
@@ -117,7 +119,7 @@ def shared_out(
     first = {task: place for place, task in enumerate(by_task(names))}
     for name in names:
         found[(first[task_of(name)] + copy_of(name)) % len(found)].append(name)
-    if len(first) == len(names):  # copies have to keep apart
+    if len(first) == len(names) and len(names) >= _MANY * len(found):  # copies have to keep apart
         _relieved(found, len(names) / len(found), heavy or {})
     return {worker: tuple(names) for worker, names in found.items()}
 

@@ -10,7 +10,7 @@ import pytest
 
 import headrace as hr
 from headrace.flow.copies import Replication, task_of
-from headrace.flow.placing import Placing
+from headrace.flow.placing import Placing, shared_out
 from headrace.flow.plan import Plan, make_plan
 from headrace.simulate.check import Simulation
 from headrace.testing.random_copies import copied_flow
@@ -67,3 +67,18 @@ def test_flows_on_several_hosts_give_the_same() -> None:
         setup = simulation.setup(seed, workers=4, replication=Replication(("active", "standby")[seed % 2], 2))
         failure = simulation.run(replace(setup, hosts=2))
         assert failure is None, failure.story()
+
+
+def test_where_workers_have_few_tasks_each_stage_is_shared_evenly() -> None:
+    """One task may be most of the work: two of one stage in a worker would hold up all."""
+    names = ["numbers.0", "tracker.0", *(f"{stage}.{task}" for stage in ("visit", "slow", "out") for task in range(4))]
+    found = shared_out(names, 4, {"numbers": 1 / 2, "tracker": 1 / 6})
+    assert all(sum(name.startswith("slow.") for name in own) == 1 for own in found.values())
+
+
+def test_where_workers_have_many_tasks_those_with_heavy_ones_have_fewer() -> None:
+    names = ["numbers.0", "tracker.0", *(f"step-{stage}.{task}" for stage in range(30) for task in range(4))]
+    found = shared_out(names, 4, {"numbers": 1 / 2, "tracker": 1 / 6})
+    sizes = {name: len(own) for own in found.values() for name in own if name in ("numbers.0", "tracker.0")}
+    assert sizes["numbers.0"] < sizes["tracker.0"] < len(names) / 4
+    assert sorted(name for own in found.values() for name in own) == sorted(names)
