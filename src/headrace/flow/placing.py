@@ -18,7 +18,7 @@ from headrace.replicate.assignment import Assignment, Copy, Share, TaskLoad, Wor
 
 _MOST_MOVES: Final = 20
 _MANY: Final = 8
-"""Tasks of a worker. Where it has fewer, one of them may be most of what there is to do: each vertex is shared evenly."""
+"""Tasks of a worker. Where it has fewer, one of them may be most of its work: each vertex is shared evenly."""
 
 
 class Placing:
