@@ -361,8 +361,8 @@ class Flow:
         count = checked_parallelism(name, parallelism, self._default_parallelism(streams[0]))
         check_reading(name, behaviour, [stream.tracking for stream in streams], route, count)
         given = schema if schema is not None else behaviour.schema(name, known)
-        arrows = tuple(_arrow(stream, route) for stream in streams)
-        self._add(Node(name, count, arrows, behaviour=behaviour, schema=given, sides=sides))
+        arrows = [_arrow(stream, route) for stream in streams]
+        self._add(Node(name, count, tuple(arrows), behaviour=behaviour, schema=given, sides=sides))
         return Stream(self, name)
 
     def _default_parallelism(self, stream: Stream) -> int:

@@ -99,19 +99,6 @@ class Stage(ABC):
         """From what `snapshot` gave."""
 
 
-class Keeper(Protocol):
-    """What has state in a task."""
-
-    @property
-    def changes_are_all(self) -> bool: ...
-
-    def changes(self) -> bytes | None: ...
-
-    def content(self) -> bytes: ...
-
-    def restore(self, parts: Sequence[bytes]) -> None: ...
-
-
 class Operator(ABC):
     """A stage at work, in one task."""
 

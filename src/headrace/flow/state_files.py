@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
-
-from headrace.flow.operators import Keeper
+from typing import Any, Final, Protocol
 
 _MOST_FILES: Final = 20
 _LARGE: Final = 8 << 20
 _MOST_OF_LARGE: Final = 500
 """State that takes long to write whole is written whole less often."""
+
+
+class Keeper(Protocol):
+    """What has state in a task."""
+
+    @property
+    def changes_are_all(self) -> bool: ...
+
+    def changes(self) -> bytes | None: ...
+
+    def content(self) -> bytes: ...
+
+    def restore(self, parts: Sequence[bytes]) -> None: ...
 
 
 class StateFiles:

@@ -290,7 +290,8 @@ class Task:
 
     def end_loops(self) -> list[Effect]:
         """Nothing comes back any more, and nothing else comes. One that has finished has nothing more to commit."""
-        is_due = not self.finished and bool(self.plan.back_channels) and self._is_told_all()
+        is_told = self.tracking is None or self.tracking.told_all
+        is_due = not self.finished and bool(self.plan.back_channels) and is_told
         if is_due and set(self.plan.channels) - self.ended <= {*self.plan.back_channels, *self.plan.notices}:
             self.ended.update(self.plan.back_channels)
             self.dirty = True
@@ -303,11 +304,8 @@ class Task:
             return source.producers is not None and len(self.ended) >= source.producers
         if self.merging is not None:
             return self.merging.is_over
-        return self._awaited <= self.ended and self._is_told_all()
-
-    def _is_told_all(self) -> bool:
-        """A reader of what is tracked hears of all ends first."""
-        return self.tracking is None or self.tracking.told_all
+        # A reader of what is tracked hears of all ends first.
+        return self._awaited <= self.ended and (self.tracking is None or self.tracking.told_all)
 
     # --------------------------------------------------------------------- run
 
@@ -380,7 +378,7 @@ class Task:
                 self._send(self._graph.node(name), self.operators[name].finish())
         if self.tracking is not None:
             self.tracking.finish()
-            self.owes_end = self.tracking.says_after_commits and not self.tracking.is_passing
+            self.owes_end = self.tracking.says_after_commits
             if not (self.tracking.is_passing or self.owes_end):
                 for queue, frame in report_frames(self._plan, [self.tracking.said()], is_asked=True):
                     self.sending.put(queue, frame)

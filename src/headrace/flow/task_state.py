@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.flow.effects import Snapshot
-from headrace.flow.operators import Keeper
 from headrace.flow.pieces import copied
+from headrace.flow.state_files import Keeper
 from headrace.flow.tracked import STATE
 
 if TYPE_CHECKING:
